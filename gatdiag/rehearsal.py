@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.diagnosis import CHECKS, Diagnosis, judged
+from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
@@ -95,7 +95,7 @@ def preflight(
         _rehearse(copied, loss, recorder)
         run = load(recorder.folder)
         _refuse_unseen(run)
-        return judged(Facts(run, is_rehearsal=True))
+        return run_checks(Facts(run, is_preflight=True))
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_a_network_in_which_nothing_is_wrong_is_healthy():
     diagnosis = gatdiag.preflight(model, X, loss=cross_entropy, optimizer=adam(model))
     assert (diagnosis.findings, diagnosis.state) == ((), "untrained")
     assert diagnosis.verdict.text == "Nothing was found that would keep the network from training."
-    assert {code for code, why in diagnosis.skipped.items() if why == "it takes training"} == {
+    assert {code for code, why in diagnosis.skipped.items() if why == "it shows only during training"} == {
         *CHECKS
     } - BEFORE_TRAINING
 
@@ -111,7 +111,7 @@ def test_a_network_in_which_nothing_is_wrong_is_healthy():
 def test_without_an_optimizer_it_is_said_that_it_was_not_judged():
     diagnosis = gatdiag.preflight(perceptron(), X, loss=cross_entropy)
     assert {"lr-too-large", "parameters-not-in-optimizer"} <= {*diagnosis.skipped}
-    assert "give it with optimizer=" in diagnosis.verdict.text
+    assert "pass it as optimizer=" in diagnosis.verdict.text
 
 
 @pytest.mark.parametrize(("lr", "code"), [(0.5, "healthy"), (500.0, "lr-too-large")])

@@ -1,30 +1,30 @@
-"""Diagnosis: run -> why the network does not train, with the evidence and the line of code that removes the cause.
+"""Diagnosis: run -> why the network does not train, with the evidence and the code that removes the cause.
 
-A check looks at one mechanism. It is a function of `Facts` that returns a finding, None where nothing is wrong, or,
-as a text, why it could not be made.
+Each check looks for one cause. It is a function of `Facts` that returns a finding, None if nothing is wrong, or a
+string: the reason why the check could not be made.
 
     inputs           NaN, scale and constancy of the model's inputs
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal
-    output           probabilities that are given to a loss on logits
+    output           probabilities passed to a loss that expects logits
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
     units            dead units, saturated attention
     rates            learning rate, clipping, weight decay
     non_finite       the operation that returned the first NaN or infinity
-    laws             laws that the training disproves, c that the optimizer moves
+    laws             laws that the gradients violate, c that the optimizer moves
     generalization   overfitting
-    symptoms         what any of these causes shows: a loss that does not fall, weights that never moved
+    symptoms         effects of any of these causes: a loss that does not fall, weights that never moved
 
-    causes       the table of all codes: title, figure, what would falsify it, and which stands before which
+    causes       the table of all codes: title, figure, what would falsify it, and their order
     thresholds   the table of thresholds, each with its reason
-    facts        what checks look at: the course of the loss, sizes by step and by layer; it makes the findings
+    facts        what checks look at: the learning curve, norms by step and by layer; creates the findings
     finding      Finding, its Evidence and its Remedy
-    verdict      Diagnosis: findings, ranked
-    remedy       lines of code with the run's own numbers
-    wording      numbers in sentences
+    verdict      Diagnosis: the ranked findings
+    remedy       code to paste, with the run's own numbers
+    wording      numbers as text
 
-The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all say
-what is found here. Never imports torch.
+The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all
+report these findings. Never imports torch.
 """
 
 import os
@@ -50,7 +50,7 @@ from gatdiag.diagnosis.causes import CAUSES
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Evidence, Finding, Severity
 from gatdiag.diagnosis.thresholds import THRESHOLDS
-from gatdiag.diagnosis.verdict import Diagnosis, ranked
+from gatdiag.diagnosis.verdict import Diagnosis, rank_findings
 from gatdiag.run import Run, load
 
 __all__ = [
@@ -70,49 +70,49 @@ __all__ = [
 Check: TypeAlias = Callable[[Facts], Finding | str | None]
 
 CHECKS: Final[Mapping[str, Check]] = {
-    "input-nonfinite": inputs.input_non_finite,
-    "parameters-not-in-optimizer": wiring.not_in_optimizer,
-    "gradients-not-cleared": wiring.not_cleared,
-    "no-training-signal": wiring.no_signal,
-    "nonfinite-operation": non_finite.non_finite_operation,
-    "output-softmax-twice": output.softmax_twice,
-    "input-constant": inputs.input_constant,
-    "input-scale": inputs.input_scale,
-    "init-too-large": initialization.too_large,
-    "init-unbalanced": initialization.unbalanced,
-    "init-too-small": initialization.too_small,
-    "depth-exploding-gradient": depth.exploding,
-    "dead-units": units.dead_units,
-    "attention-saturated": units.attention_saturated,
-    "depth-vanishing-gradient": depth.vanishing,
-    "weight-decay-too-strong": rates.weight_decay,
-    "lr-too-large": rates.too_large,
-    "depth-oversmoothing": depth.oversmoothing,
-    "rank-collapse": depth.rank_collapse,
-    "parameters-without-gradient": wiring.without_gradient,
-    "clipping-too-tight": rates.clipping,
-    "lr-too-small": rates.too_small,
-    "overfitting": generalization.overfitting,
-    "law-broken": laws.law_broken,
-    "optimizer-breaks-conservation": laws.conservation,
-    "loss-not-falling": symptoms.loss_not_falling,
-    "unchanged-weights": symptoms.unchanged_weights,
-    "small-steps": symptoms.small_steps,
+    "input-nonfinite": inputs.check_non_finite,
+    "parameters-not-in-optimizer": wiring.check_optimizer,
+    "gradients-not-cleared": wiring.check_cleared,
+    "no-training-signal": wiring.check_signal,
+    "nonfinite-operation": non_finite.check_non_finite,
+    "output-softmax-twice": output.check_softmax_twice,
+    "input-constant": inputs.check_constant,
+    "input-scale": inputs.check_scale,
+    "init-too-large": initialization.check_too_large,
+    "init-unbalanced": initialization.check_balance,
+    "init-too-small": initialization.check_too_small,
+    "depth-exploding-gradient": depth.check_exploding,
+    "dead-units": units.check_dead_units,
+    "attention-saturated": units.check_attention,
+    "depth-vanishing-gradient": depth.check_vanishing,
+    "weight-decay-too-strong": rates.check_weight_decay,
+    "lr-too-large": rates.check_too_large,
+    "depth-oversmoothing": depth.check_oversmoothing,
+    "rank-collapse": depth.check_rank_collapse,
+    "parameters-without-gradient": wiring.check_gradients,
+    "clipping-too-tight": rates.check_clipping,
+    "lr-too-small": rates.check_too_small,
+    "overfitting": generalization.check_overfitting,
+    "law-broken": laws.check_laws,
+    "optimizer-breaks-conservation": laws.check_conservation,
+    "loss-not-falling": symptoms.check_loss,
+    "unchanged-weights": symptoms.check_unchanged_weights,
+    "small-steps": symptoms.check_small_steps,
 }
 
-BEFORE_TRAINING: Final = frozenset(code for code in CHECKS if not CAUSES[code].takes_training)
-"""Checks that say something before the first step of a training."""
+BEFORE_TRAINING: Final = frozenset(code for code in CHECKS if not CAUSES[code].needs_training)
+"""Codes of the checks that can be made before training."""
 
 
 def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> Diagnosis:
-    """Why a recorded training fails, or what is wrong with checkpoints: one cause, ranked first, and its evidence.
+    """Find out why a recorded training fails, or what is wrong with checkpoints.
 
     Args:
-        run: A run, or the folder of one.
-        weights: What stored weights show beyond the run, as `gatdiag.checkpoint.weight_table` gives it.
+        run: A run, or its folder.
+        weights: For checkpoints, the table of stored weights that `gatdiag.checkpoint.weight_table` returns.
 
     Returns:
-        `verdict`, the first finding, of code "healthy" where there is none; `findings`, ranked, each with its
+        `verdict`, the most important finding, with code "healthy" if there is none; `findings`, ranked, each with its
         symptoms, a remedy to paste and what would falsify it; `skipped`, the checks that could not be made, and why.
 
     Raises:
@@ -123,25 +123,25 @@ def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = N
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
-    return judged(Facts(run if isinstance(run, Run) else load(run), weights))
+    return run_checks(Facts(run if isinstance(run, Run) else load(run), weights))
 
 
-def judged(facts: Facts) -> Diagnosis:
-    """The diagnosis of a run of which it is known what it is of: a training, checkpoints, a rehearsal."""
+def run_checks(facts: Facts) -> Diagnosis:
+    """Run all checks on a training, on checkpoints, or on the first steps before training."""
     found: list[Finding] = []
     skipped: dict[str, str] = {}
     for code, check in CHECKS.items():
-        result = "it takes training" if facts.is_rehearsal and code not in BEFORE_TRAINING else check(facts)
+        result = "it shows only during training" if facts.is_preflight and code not in BEFORE_TRAINING else check(facts)
         if isinstance(result, str):
             skipped[code] = result
         elif result is not None:
             found.append(result)
     if facts.weights is not None:
-        found += wiring.without_stored_gradient(facts, facts.weights)
-        found += units.dead_weights(facts, facts.weights)
-    return Diagnosis(tuple(ranked(found)), skipped, facts.state)
+        found += wiring.check_stored_gradients(facts, facts.weights)
+        found += units.check_dead_weights(facts, facts.weights)
+    return Diagnosis(tuple(rank_findings(found)), skipped, facts.state)
 
 
-def finds(facts: Facts, codes: Iterable[str]) -> bool:
-    """True if one of these checks finds something, be it the symptom of another finding."""
+def has_finding(facts: Facts, codes: Iterable[str]) -> bool:
+    """True if one of these checks finds something, even a symptom of another finding."""
     return any(isinstance(CHECKS[code](facts), Finding) for code in codes)

@@ -1,4 +1,4 @@
-"""What depth does: rows become alike, gradients vanish or explode on their way, all rows become multiples of one."""
+"""Depth: gradients explode or vanish, rows become alike (oversmoothing) or multiples of one vector (rank collapse)."""
 
 import math
 from statistics import median_high
@@ -7,104 +7,104 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import GLOROT
 from gatdiag.diagnosis.facts import Facts, matrices
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 
-_WIDER = Remedy("hidden_channels = 64  # a layer of one neuron passes on one number for each node")
-_FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # fewer hops: two in place of many")
-_RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward: in place of the sigmoid, in each hidden layer")
-_LAST = 3  # layers, of which the smallest counts: the very last may tell nodes apart by rounding alone
+_WIDER = Remedy("hidden_channels = 64  # a layer with one neuron passes on one number per node")
+_FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # two hops instead of many")
+_RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
+_LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
 
-def exploding(facts: Facts) -> Finding | str | None:
-    """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight is of usual size."""
+def check_exploding(facts: Facts) -> Finding | str | None:
+    """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
     norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
     if len(norms) < 5:
-        return f"it takes 6 layers to speak of depth, and {len(norms) + 1} have a recorded output"
+        return f"this check needs 6 layers with a recorded output, got {len(norms) + 1}"
     gain = median_high(facts.gains.values()) if facts.gains else 1.0
-    if facts.learns or not gain < limit("gain-large"):
+    if facts.is_learning or not gain < limit("gain-large"):
         return None
     grow = _ratio(norms[-1], norms[0])
     back = _ratio(grads[0], grads[-1]) if grads else math.nan
-    most = grow if facts.is_rehearsal else max(grow, back)  # normalizations scale gradients, and it may train
-    is_hot = facts.first_loss > limit("jump") * facts.base and most > 10
-    if not (grow > limit("explode") or back > limit("explode-back") or is_hot):
+    most = grow if facts.is_preflight else max(grow, back)  # normalizations scale gradients of networks that train
+    is_high = facts.first_loss > limit("jump") * facts.baseline_loss and most > 10
+    if not (grow > limit("explode") or back > limit("explode-back") or is_high):
         return None
-    cure = remedy.inserted(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
-    scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches over the root of their number"
-    summed = ": a sum of that many residual branches has to be scaled" if facts.has_streams else ""
-    high = Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base)
-    return facts.found(
+    fix = remedy.insert_modules(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
+    scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches times 1 / sqrt(their number)"
+    summed = ": a sum of that many residual branches has to be scaled" if facts.has_residual_streams else ""
+    backward = f", and the gradients on their way back {number(back)} times" if math.isfinite(back) else ""
+    high = Evidence("first loss over that of a constant prediction", facts.first_loss / facts.baseline_loss)
+    return facts.finding(
         "depth-exploding-gradient",
-        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times and the gradients {number(back)} times on "
-        f"their way back, though each weight is of usual size{summed}.",
+        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times{backward}, although each weight has a "
+        f"usual norm{summed}.",
         Evidence("norm of the last hidden output over the first's", grow),
         Evidence("gradient of the first over the last hidden layer", back),
-        *([high] if is_hot else []),
-        threshold=f"Flagged above {said('explode', 'explode-back')}; or above 10 together with a first loss above "
-        f"{said('jump')}.",
+        *([high] if is_high else []),
+        threshold=f"Flagged above {threshold_text('explode', 'explode-back')}; or above 10 together with a first loss "
+        f"above {threshold_text('jump')}.",
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
-        remedy=Remedy(f"{cure.code}\n# or: {scale}", cure.actions) if cure else Remedy(scale),
+        remedy=Remedy(f"{fix.code}\n# or: {scale}", fix.actions) if fix else Remedy(scale),
     )
 
 
-def vanishing(facts: Facts) -> Finding | str | None:
-    """The gradient that reaches the first layer's output is orders of magnitude below that of the last's."""
+def check_vanishing(facts: Facts) -> Finding | str | None:
+    """The gradient at the first layer's output is orders of magnitude below that at the last layer's."""
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
     if len(grads) < limit("deep"):
-        return f"it takes 4 layers to speak of depth, and {len(grads)} have a recorded gradient"
-    if facts.learns:
+        return f"this check needs 4 layers with a recorded gradient, got {len(grads)}"
+    if facts.is_learning:
         return None
-    threshold = "vanish-alike" if facts.passes_messages and _alike(facts) else "vanish"
+    threshold = "vanish-alike" if facts.has_convolutions and _alike(facts) else "vanish"
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
     has_sigmoids = len(facts.signals.get("after_sigmoid", ())) > len(grads) / 2
-    slope = ": behind a sigmoid it is a quarter of what it was, at most" if has_sigmoids else ""
-    return facts.found(
+    slope = "; the slope of a sigmoid is at most 1/4" if has_sigmoids else ""
+    return facts.finding(
         "depth-vanishing-gradient",
         f"On its way back over {len(grads)} layers the gradient shrinks to {number(ratio)} of its size "
-        f"({number(ratio ** (1 / (len(grads) - 1)))} times in each layer{slope}), so that the first layers cannot "
-        "learn.",
+        f"({number(ratio ** (1 / (len(grads) - 1)))} times per layer{slope}), so the first layers cannot learn.",
         Evidence("gradient of the first over that of the last layer's output", ratio),
-        threshold=f"Flagged below {said(threshold)}.",
+        threshold=f"Flagged below {threshold_text(threshold)}.",
         layers=tuple(facts.profile("output_gradient_norm")),
         steps=(0,),
         remedy=_RELU if has_sigmoids else _skips(facts),
-        falsified_by="With ReLU in place of the sigmoids the loss takes the same course." if has_sigmoids else "",
+        falsified_by="With ReLU instead of the sigmoids the learning curve is the same." if has_sigmoids else "",
     )
 
 
-def oversmoothing(facts: Facts) -> Finding | str | None:
-    """Rows become alike, or multiples of one vector, over graph convolutions, while their norm stays."""
+def check_oversmoothing(facts: Facts) -> Finding | str | None:
+    """Rows become alike, or multiples of one vector, over graph convolutions, while they keep their norm."""
     if not facts.profile("relative_mu"):
         return "relative mu was not recorded"
-    if facts.learns or not facts.passes_messages or layers_of_rank_one(facts):
+    if facts.is_learning or not facts.has_convolutions or layers_of_rank_one(facts):
         return None
     return _alike(facts) or (
         _one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts)
     )
 
 
-def rank_collapse(facts: Facts) -> Finding | str | None:
-    """All rows become multiples of one vector without graph convolutions, or already within few layers."""
+def check_rank_collapse(facts: Facts) -> Finding | str | None:
+    """All rows become multiples of one vector, without graph convolutions or within few layers."""
     if not facts.profile("effective_rank"):
         return "the effective rank was not recorded"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
-    if facts.learns or (facts.passes_messages and _is_deep(facts)):
+    if facts.is_learning or (facts.has_convolutions and _is_deep(facts)):
         return None
     return _one_direction(facts, "rank-collapse")
 
 
 def layers_of_rank_one(facts: Facts) -> dict[str, float]:
-    """Hidden layers of one neuron, or of neurons that begin alike: spectral over Frobenius norm of their weights."""
+    """Hidden layer whose initial weights have rank one -> spectral over Frobenius norm of its weights."""
     norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
     shares: dict[str, float] = {}
     for layer in facts.layers[:-1]:
-        if layer["name"] in facts.scorers:
+        if layer["name"] in facts.score_layers:
             continue
         for key, (rows, columns) in matrices(layer).items():
             if (norm := norms.get(key, 0.0)) > 0 and (rows == 1 or columns > 1):  # one column has rank one anyway
@@ -114,7 +114,6 @@ def layers_of_rank_one(facts: Facts) -> dict[str, float]:
 
 
 def _weights_of_rank_one(facts: Facts) -> Finding | None:
-    """Exact, and there before the first step: where the network trains all the same, a note."""
     shares = layers_of_rank_one(facts)
     if not shares:
         return None
@@ -122,8 +121,8 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
     return _smoothing(
         facts,
         "rank-collapse",
-        f"The neurons of layer {short(alike[0])} have the same weights from the start, or it has only one (rank one): "
-        "whatever goes through it comes out as multiples of one vector, and gradients keep it so.",
+        f"The neurons of layer {short(alike[0])} all start with the same weights, or there is only one (rank one): all "
+        "of its output rows are multiples of one vector, and gradients keep it that way.",
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",
         alike,
@@ -136,24 +135,23 @@ def _is_narrow(facts: Facts, layer: str) -> bool:
 
 
 def is_smoothed(facts: Facts) -> bool:
-    """Rows become alike with depth, or multiples of one vector."""
+    """Rows become alike or multiples of one vector with depth."""
     rank = _hidden(facts, "effective_rank")
     has_fallen = len(rank) > 2 and rank[-1] < limit("rank-one") and rank[0] > 2
     return _alike(facts) is not None or (has_fallen and _keeps_size(facts))
 
 
 def _keeps_size(facts: Facts) -> bool:
-    """The hidden outputs do not vanish on their way."""
+    """Hidden outputs do not vanish with depth."""
     norms = _hidden(facts, "output_norm")
     return bool(norms) and norms[-1] > limit("norm-stays") * norms[0]
 
 
-def _size(facts: Facts) -> str:
-    """What became of the hidden outputs, in words."""
+def _describe_size(facts: Facts) -> str:
     norms = _hidden(facts, "output_norm")
     kept = _ratio(norms[-1], norms[0])
-    did = f"shrink to {percent(kept)} of" if kept <= 0.5 else "keep"
-    return f"hidden outputs {did} their size"
+    change = f"shrink to {percent(kept)} of" if kept <= 0.5 else "keep"
+    return f"hidden outputs {change} their size"
 
 
 def _is_deep(facts: Facts) -> bool:
@@ -161,7 +159,7 @@ def _is_deep(facts: Facts) -> bool:
 
 
 def _alike(facts: Facts) -> Finding | None:
-    """Relative mu of the last layers, and of the middle one, beside that of the first."""
+    """Relative mu of the last layers is small, and far below that of the first."""
     mu = {name: value for name, value in facts.profile("relative_mu").items() if math.isfinite(value)}
     if len(mu) < limit("deep") or not _keeps_size(facts):
         return None
@@ -174,8 +172,8 @@ def _alike(facts: Facts) -> Finding | None:
         facts,
         "depth-oversmoothing",
         f"Over {len(mu)} graph convolutions the nodes become alike: relative mu falls from {number(values[0])} at "
-        f"{short(names[0])} to {number(low)}, while {_size(facts)}. The last layer has nothing left to tell nodes "
-        "apart by.",
+        f"{short(names[0])} to {number(low)}, while {_describe_size(facts)}. The last layer can no longer tell nodes "
+        "apart.",
         Evidence("smallest relative mu of the last layers", low),
         "alike",
         alike,
@@ -183,7 +181,7 @@ def _alike(facts: Facts) -> Finding | None:
 
 
 def _within_a_layer(facts: Facts) -> Finding | None:
-    """Many hops within one convolution (SGC, APPNP): its output has next to no rank although its input differs."""
+    """Many hops within one convolution (SGC, APPNP): low rank of its output, but not of its input."""
     ranks = list(facts.profile("effective_rank").items())
     inputs = facts.inputs
     if not ranks or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
@@ -195,8 +193,8 @@ def _within_a_layer(facts: Facts) -> Finding | None:
     return _smoothing(
         facts,
         "depth-oversmoothing",
-        f"Within the one layer {short(name)} the nodes become alike: of {inputs[0]['columns']:,} columns an "
-        f"effective rank of {number(rank)} is left. It takes fewer hops.",
+        f"Within the single layer {short(name)} the nodes become alike: of {inputs[0]['columns']:,} input columns an "
+        f"effective rank of {number(rank)} is left. Use fewer hops.",
         Evidence(f"effective rank of the output of layer {short(name)}", rank),
         "rank-low",
         (name,),
@@ -205,7 +203,7 @@ def _within_a_layer(facts: Facts) -> Finding | None:
 
 
 def _one_direction(facts: Facts, code: str) -> Finding | None:
-    """Effective rank of the last hidden layer beside that of the first."""
+    """Effective rank of the last hidden layer is low, and far below that of the first."""
     rank = {name: value for name, value in list(facts.profile("effective_rank").items())[:-1] if math.isfinite(value)}
     if len(rank) < 2 or not _keeps_size(facts):
         return None
@@ -217,7 +215,8 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         facts,
         code,
         f"The rows become multiples of one vector: the effective rank falls from {number(values[0])} to "
-        f"{number(values[-1], 4)} over {len(rank) + 1} layers, while {_size(facts)}. Nodes differ in length only.",
+        f"{number(values[-1], 4)} over {len(rank) + 1} layers, while {_describe_size(facts)}. Nodes differ only by a "
+        "factor.",
         Evidence("effective rank of the last hidden output", values[-1]),
         "rank-few" if has_fallen else "rank-one",
         tuple(name for name in rank if rank[name] < limit("rank-few" if has_fallen else "rank-one")),
@@ -225,24 +224,24 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
 
 
 def _modules(facts: Facts) -> tuple[str, ...]:
-    """A network that has skips gets none.
+    """Modules to insert after each hidden layer; no skips if the network has some.
 
-    With a ReLU before them what a skip adds is never negative, so that the network's own ReLU, behind the sum, lets
-    all of it pass: x + relu(norm(conv(x))), a stream that nothing cuts.
+    With a ReLU before the skip, what is added is never negative, so the network's own ReLU after the sum lets all of it
+    pass: x + relu(norm(conv(x))).
     """
-    return ("LayerNorm",) if facts.has_streams else ("LayerNorm", "ReLU", "Skip")
+    return ("LayerNorm",) if facts.has_residual_streams else ("LayerNorm", "ReLU", "Skip")
 
 
 def _skips(facts: Facts) -> Remedy:
-    """A skip around each hidden layer and a normalization, which bounds what the skips add up to."""
-    by_hand = Remedy("x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer")
-    return remedy.inserted(facts, *_modules(facts)) or by_hand
+    """A skip connection around each hidden layer, and a normalization, which bounds their sum."""
+    general = Remedy("x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer")
+    return remedy.insert_modules(facts, *_modules(facts)) or general
 
 
 def _carries_gradients(facts: Facts) -> bool:
-    """Before training: gradients reach the first layer undiminished, as skips carry them, so that it can learn."""
+    """Before training: gradients reach the first layer undiminished, for example through skips, so it can learn."""
     grads = _hidden(facts, "output_gradient_norm")
-    return facts.is_rehearsal and len(grads) > 1 and grads[0] > limit("arrives") * grads[-1]
+    return facts.is_preflight and len(grads) > 1 and grads[0] > limit("arrives") * grads[-1]
 
 
 def _smoothing(
@@ -252,21 +251,21 @@ def _smoothing(
     evidence: Evidence,
     threshold: str,
     layers: tuple[str, ...],
-    cure: Remedy | None = None,
+    fix: Remedy | None = None,
 ) -> Finding:
-    return facts.found(
+    return facts.finding(
         code,
         text,
         evidence,
-        threshold=f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {said(threshold)}.",
+        threshold=f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {threshold_text(threshold)}.",
         layers=layers,
         steps=(0,),
-        remedy=cure or _skips(facts),
+        remedy=fix or _skips(facts),
     )
 
 
 def _hidden(facts: Facts, column: str) -> list[float]:
-    """Values of all layers but the last, whose width is that of the classes."""
+    """Finite values of all layers but the last, whose width is the number of classes."""
     return [value for value in list(facts.profile(column).values())[:-1] if math.isfinite(value)]
 
 

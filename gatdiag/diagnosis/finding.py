@@ -1,4 +1,4 @@
-"""A finding: what is wrong with a training, why, and what to do."""
+"""A finding: what is wrong with a training, the evidence, and what to do."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ HEALTHY: Final = "healthy"
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number that a finding rests on.
+    """One number that supports a finding.
 
     Attributes:
         what: What was measured.
         value: The number.
-        unit: Its unit, or "" if it has none.
+        unit: Its unit, "" if it has none.
     """
 
     what: str
@@ -29,18 +29,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a remedy does and that `gatdiag.treat` can do by itself, as data.
+    """One change that `gatdiag.treat` can make by itself, as data.
 
     Attributes:
-        name: Its name, which stays; a key of `gatdiag.treatment.ACTIONS`.
-        settings: Its numbers and names.
+        name: A stable name, a key of `gatdiag.treatment.ACTIONS`.
+        settings: Keyword arguments of the action.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """It as a call.
+        """The action as a call.
 
         Example:
             >>> print(Action("weight_decay", {"value": 5e-4}))
@@ -50,7 +50,7 @@ class Action:
 
 
 class Remedy(NamedTuple):
-    """What removes a cause: code to paste, and what of it `gatdiag.treat` can do by itself."""
+    """What removes a cause: code to paste, and those of its changes that `gatdiag.treat` can make by itself."""
 
     code: str
     actions: tuple[Action, ...] = ()
@@ -58,24 +58,24 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause, with what shows it and what removes it.
+    """One cause, its evidence and its remedy.
 
     Attributes:
-        code: Its name, which stays; one of `gatdiag.diagnosis.CAUSES`.
-        severity: "error": the training fails of it; "warning": it may, or it is too early to say; "note": the network
-            trains all the same.
-        title: What it is, in the field's words.
-        text: One sentence: what is wrong, and what it does.
-        evidence: The numbers, the one that is compared with the threshold first.
-        threshold: From where on it is flagged, and why there.
-        layers: The layers it is about; empty if it is about the whole network.
-        parameters: The parameters it is about.
-        steps: The steps it was measured at: the first and the last of them.
+        code: A stable name, one of `gatdiag.diagnosis.CAUSES`.
+        severity: "error": training fails because of it; "warning": it may, or it is too early to tell; "note": the
+            network trains nevertheless.
+        title: A short name of the cause.
+        text: What is wrong, and its effect.
+        evidence: The numbers; the first one is compared with the threshold.
+        threshold: The threshold, and the reason for it.
+        layers: The layers concerned; empty for the whole network.
+        parameters: The parameters concerned.
+        steps: The first and the last step that the evidence comes from.
         figure: The name of the figure that shows it, or "".
         remedy: Code to paste, with this model's names and numbers.
-        actions: What `remedy` does, as far as `gatdiag.treat` can do it by itself, in order; empty where the code is
-            the user's to change (a loss, a mask, a call that clips).
-        falsified_by: An observation that would show that it is wrong.
+        actions: The changes of `remedy` that `gatdiag.treat` can make by itself, in order; empty if only the user's
+            code can be changed (a loss, a mask, a call that clips gradients).
+        falsified_by: An observation that would disprove the finding.
         symptoms: Other findings that this one explains.
     """
 
@@ -96,11 +96,11 @@ class Finding:
 
     @property
     def is_problem(self) -> bool:
-        """It is worth a reader's attention."""
+        """False for the verdict "healthy"."""
         return self.code != HEALTHY
 
     def __str__(self) -> str:
-        """It in a sentence or two.
+        """Severity, title, text and code, in a line.
 
         Example:
             >>> print(Finding("dead-units", "error", "Dead units", "They stay dead."))
@@ -110,7 +110,7 @@ class Finding:
         return plain(text if self.is_problem else f"{self.title}. {self.text}")
 
     def details(self) -> Iterator[str]:
-        """Lines with its evidence, what to paste, what would show that it is wrong."""
+        """Yield lines with the evidence, the code to paste and what would falsify the finding."""
         if self.evidence:
             evidence = (f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence)
             yield plain(f"  evidence: {'; '.join(evidence)}. {self.threshold}")

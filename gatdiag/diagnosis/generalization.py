@@ -1,4 +1,4 @@
-"""Overfitting: it trains, and does not generalize."""
+"""Overfitting: the network trains but does not generalize."""
 
 import math
 
@@ -8,13 +8,13 @@ import pandas as pd
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, Floats, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import accuracies, logged, split
 
 
-def overfitting(facts: Facts) -> Finding | str | None:
-    """Training scores far above validation scores, or a validation score or loss that was much better before."""
+def check_overfitting(facts: Facts) -> Finding | str | None:
+    """Training score far above the validation score, or a validation score or loss that was much better before."""
     names = accuracies(facts.run)
     loss = next((name for name in facts.run.logged if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
@@ -25,24 +25,23 @@ def overfitting(facts: Facts) -> Finding | str | None:
     gap, fell, rose = median(train[-5:]) - median(val[-5:]), _fall(val), _rise(losses)
     if not (gap > limit("gap") or fell > limit("fell") or rose > limit("rose")):
         return None if np.isfinite([gap, fell, rose]).any() else "too few validation scores or losses were logged"
-    what = f"the validation score is {percent(gap)} below that of training"
+    what = f"the validation score is {number(gap)} below the training score"
     if fell > limit("fell"):
         what = f"the validation score has fallen by {percent(fell)} of its best"
     if rose > limit("rose"):
-        what = f"the validation loss has risen by {number(rose)} times its first value since its best"
+        what = f"since its minimum, the validation loss has risen by {number(rose)} times its first value"
     group = facts.groups[-1] if facts.groups else {}
-    decay = remedy.rounded(max(5e-4, 10 * float(group.get("weight_decay") or 0.0)))
-    return facts.found(
+    decay = remedy.round_to_one_digit(max(5e-4, 10 * float(group.get("weight_decay") or 0.0)))
+    return facts.finding(
         "overfitting",
-        f"It trains (the loss fell by {percent(facts.progress)}) and does not generalize: {what}.",
+        f"The network trains (the loss fell by {percent(facts.progress)}) but does not generalize: {what}.",
         Evidence("training minus validation score", gap),
-        Evidence("fall of the validation score", fell),
-        Evidence("rise of the validation loss", rose),
-        threshold=f"Flagged above {said('gap', 'fell', 'rose')}.",
+        Evidence("fall of the validation score from its best, relative", fell),
+        Evidence("rise of the validation loss over its first value", rose),
+        threshold=f"Flagged above {threshold_text('gap', 'fell', 'rose')}.",
         remedy=Remedy(
-            f"{remedy.optimizer(facts, weight_decay=decay)}\n"
-            "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; and stop at the best validation "
-            "score"
+            f"{remedy.optimizer_line(facts, weight_decay=decay)}\n"
+            "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; stop at the best validation score"
         ),
     )
 

@@ -1,7 +1,7 @@
 """Initial weights: too large, too small, or out of balance with those before and after.
 
-Outputs follow the product of the norms: what one layer has too much, another may have too little. So geometric means
-over layers are judged.
+Outputs scale with the product of the norms, so large layers may make up for small ones: geometric means over layers are
+compared with the thresholds.
 """
 
 import math
@@ -14,7 +14,7 @@ from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.laws import relative_to_weights
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
@@ -22,57 +22,58 @@ from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.summary import has_role
 
 _ATTENTION_PACE = "update ratio of attention over that of features, deeper half of the layers"
-_UNKNOWN = "no initial norm of a feature weight was recorded"
+_NOT_RECORDED = "no initial norm of a feature weight was recorded"
 
 
-def too_large(facts: Facts) -> Finding | str | None:
+def check_too_large(facts: Facts) -> Finding | str | None:
     """Initial weights far above Glorot's, and a first loss far above that of a constant prediction."""
     gains = facts.gains
     if not gains:
-        return _UNKNOWN
+        return _NOT_RECORDED
     layer, mean = max(gains, key=gains.__getitem__), geometric_mean(gains.values())
-    is_lost = facts.is_broken and not math.isfinite(facts.first_loss)
-    is_hot = is_lost or facts.first_loss > limit("chance") * facts.base
-    is_lonely = gains[layer] > limit("gain-one") and min(gains.values()) > 0.2 and facts.state != "trained"
-    if not is_hot or not (mean > limit("gain-large") or is_lonely):
+    is_nan = facts.is_non_finite and not math.isfinite(facts.first_loss)
+    is_high = is_nan or facts.first_loss > limit("chance") * facts.baseline_loss
+    is_single = gains[layer] > limit("gain-one") and min(gains.values()) > 0.2 and facts.state != "trained"
+    if not is_high or not (mean > limit("gain-large") or is_single):
         return None
-    return facts.found(
+    return facts.finding(
         "init-too-large",
-        f"The weights start {number(mean)} times as large as Glorot's (geometric mean over layers; "
-        f"{number(gains[layer])} times in layer {short(layer)}), so that the first loss is {number(facts.first_loss)} "
-        f"where a constant prediction has {number(facts.base)}.",
+        f"The initial weights are {number(mean)} times as large as Glorot's (geometric mean over layers; "
+        f"{number(gains[layer])} times in layer {short(layer)}): the first loss is {number(facts.first_loss)}, that of "
+        f"a constant prediction {number(facts.baseline_loss)}.",
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
-        Evidence("first loss over that of a constant prediction", facts.first_loss / facts.base),
-        threshold=f"Flagged above {said('gain-large')} and {said('chance')}.",
+        Evidence("first loss over that of a constant prediction", facts.first_loss / facts.baseline_loss),
+        threshold=f"Flagged above {threshold_text('gain-large')} and {threshold_text('chance')}.",
         layers=tuple(name for name in gains if gains[name] > limit("gain-large")),
         steps=(0,),
     )
 
 
-def too_small(facts: Facts) -> Finding | str | None:
+def check_too_small(facts: Facts) -> Finding | str | None:
     """Initial weights far below Glorot's."""
     gains = facts.gains
     if not gains:
-        return _UNKNOWN
+        return _NOT_RECORDED
     if layers_of_rank_one(facts):
         return None
     layer, mean = min(gains, key=gains.__getitem__), geometric_mean(gains.values())
-    is_lonely = gains[layer] < limit("gain-small") / 3 and max(gains.values()) < 5 and facts.state != "trained"
-    if not (mean < limit("gain-small") or is_lonely):
+    is_single = gains[layer] < limit("gain-small") / 3 and max(gains.values()) < 5 and facts.state != "trained"
+    if not (mean < limit("gain-small") or is_single):
         return None
-    return facts.found(
+    return facts.finding(
         "init-too-small",
-        f"The weights start at {number(mean)} of the size of Glorot's (geometric mean over layers; "
-        f"{number(gains[layer])} in layer {short(layer)}): outputs and gradients shrink by that factor at each layer.",
+        f"The initial weights are {number(mean)} times as large as Glorot's (geometric mean over layers; "
+        f"{number(gains[layer])} times in layer {short(layer)}): outputs and gradients shrink by that factor in each "
+        "layer.",
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
-        threshold=f"Flagged below {said('gain-small')}.",
+        threshold=f"Flagged below {threshold_text('gain-small')}.",
         layers=tuple(name for name in gains if gains[name] < limit("gain-small")),
         steps=(0,),
     )
 
 
-def unbalanced(facts: Facts) -> Finding | str | None:
-    """Norms that go up and down from layer to layer, or a deep attention network that cannot move."""
+def check_balance(facts: Facts) -> Finding | str | None:
+    """Norms that alternate from layer to layer or among neurons, or a deep attention network that cannot move."""
     gains = list(facts.gains.values())
     if len(gains) < 2:
         return "fewer than two layers have feature weights whose initial norm was recorded"
@@ -91,9 +92,9 @@ def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
     names = list(facts.gains)[place : place + 2]
     return _finding(
         facts,
-        f"The initial norms of the neighbors {short(names[0])} and {short(names[1])} are a factor of "
-        f"{number(factor)} apart although their "
-        "product is usual: the smaller weights would have to move that much faster, and the larger ones cannot.",
+        f"The initial norms of the neighboring layers {short(names[0])} and {short(names[1])} differ by a factor of "
+        f"{number(factor)} although their product is usual: relative to their size, the smaller weights get much "
+        "larger gradients, so no learning rate suits both.",
         Evidence("initial norm of a layer over its neighbor's, both relative to Glorot's", factor),
         "gain-jump",
         tuple(names),
@@ -101,36 +102,33 @@ def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
 
 
 def _neurons(facts: Facts) -> Finding | None:
-    """Neurons of a layer that have nearly all of their norm going in, beside others that have it going out."""
+    """Neurons of a layer with nearly all of their norm in incoming weights, others with it in outgoing weights."""
     if not facts.has_laws or not len(facts.run.neurons) or saturated_at_start(facts):
         return None
-    apart = {layer: least for layer, least in _least_of_both_signs(facts).items() if least > limit("gain-jump")}
-    if not apart:
+    opposed = {layer: c for layer, c in _opposed_imbalance(facts).items() if c > limit("gain-jump")}
+    if not opposed:
         return None
-    worst = max(apart, key=apart.__getitem__)
+    worst = max(opposed, key=opposed.__getitem__)
     return _finding(
         facts,
-        f"In layer {short(worst)} the norms of the weights that lead into a neuron and of those that lead out of it "
-        "are far apart, one way in some neurons and the other way in others: the smaller would have to move that much "
-        "faster, and the larger ones cannot.",
-        Evidence(
-            f"|c| in layer {short(worst)}, median of those above and of those below zero, the lower", apart[worst]
-        ),
+        f"In layer {short(worst)} some neurons have nearly all of their norm in the incoming weights, and others in "
+        "the outgoing weights: relative to their size, the smaller weights get much larger gradients, so no learning "
+        "rate suits both.",
+        Evidence(f"|c| in layer {short(worst)}, the lower of its medians over c > 0 and c < 0", opposed[worst]),
         "gain-jump",
-        tuple(apart),
+        tuple(opposed),
     )
 
 
-def _least_of_both_signs(facts: Facts) -> dict[str, float]:
-    """Layer -> median |c| before the first step, of positive or of negative c, whichever is less.
+def _opposed_imbalance(facts: Facts) -> dict[str, float]:
+    """Layer -> the lower of the medians of |c| over positive and over negative c, before the first step.
 
-    A neuron's squared norms are usually about 1: of one whose incoming weights are larger by a factor, and whose
-    outgoing weights are smaller, c is about the factor that is between the two. Where all have one sign, it is layers
-    that differ.
+    A neuron's squared norms are usually about 1. If its incoming weights are larger than usual and its outgoing weights
+    smaller, |c| is about the ratio of their norms. If all c have one sign, it is layers that differ, not neurons.
     """
     rows = facts.run.neurons
     rows = rows[(rows["step"] == rows["step"].min()) & rows["neuron"].notna()]
-    family = (rows["neuron"].astype(float).diff() <= 0).cumsum()  # of laws: queries beside values, say
+    family = (rows["neuron"].astype(float).diff() <= 0).cumsum()  # of laws, such as those of queries and of values
     found: dict[str, float] = {}
     for (name, _), c in rows["c"].groupby([rows["layer"].astype(str), family]):
         layer, values = str(name), c.to_numpy(float)
@@ -141,44 +139,44 @@ def _least_of_both_signs(facts: Facts) -> dict[str, float]:
 
 
 def _stuck(facts: Facts) -> Finding | None:
-    """Nothing moves though weights, depth and rate are usual: attention and features hold each other (paper 1)."""
+    """Nothing moves though weight norms and learning rate are usual, as in "Are GATs Out of Balance?"."""
     norms = list(facts.profile("output_norm").values())
-    is_judged = has_role(facts.run, ATTENTION) and facts.has_laws and facts.state in ("failing", "partly", "untrained")
-    if not is_judged or len(norms) < 5 or facts.learns:
+    is_attention = has_role(facts.run, ATTENTION) and facts.has_laws and len(norms) >= 5
+    if not is_attention or facts.is_learning or facts.state not in ("failing", "partly", "untrained"):
         return None
     imbalance = _imbalance(facts)
     if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts) or imbalance < limit("imbalance"):
-        return None  # Adam does not conserve c, and its steps stay long
+        return None  # Adam does not conserve c, and its steps do not shrink with the gradient
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
-    moves, over, attention = median(facts.step_ratio), median(facts.overshoot), _attention_pace(facts)
+    step, over, attention = median(facts.step_ratios), median(facts.overshoot), _attention_pace(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")
-    is_stuck = facts.count >= limit("steps") and moves < limit("stuck")
+    is_stuck = facts.step_count >= limit("steps") and step < limit("stuck")
     is_stiff = is_stuck and over > limit("stiff")
-    if facts.is_rehearsal:  # which has too few steps to get stuck
-        # at whatever rate: the longest step that does not diverge moves next to nothing
-        is_stiff = over > limit("linear") and moves * limit("overshoot") / over < limit("bound")
-        # outputs that shrink a little less tell where attention stands still beside the features
+    if facts.is_preflight:  # too few steps to be stuck
+        # at any learning rate: the longest step that does not diverge hardly changes the weights
+        is_stiff = over > limit("linear") and step * limit("overshoot") / over < limit("bound")
+        # attention that stands still beside the features is telling with outputs that shrink less, too
         is_stuck = len(norms) >= 8 and ratio < limit("norm-stays")
     is_still = is_stuck and attention < limit("attention-still")
     shown = {
         "attention-still": (is_still, _ATTENTION_PACE, attention),
         "shrink": (shrinks, "smallest norm of the last outputs over that of the first", ratio),
         "bound": (
-            is_stiff and facts.is_rehearsal,
-            "share of the weights that a step of overshoot 2 would move",
-            moves * limit("overshoot") / over if over else math.nan,
+            is_stiff and facts.is_preflight,
+            "norm of a step with overshoot 2 over norm of the weights",
+            step * limit("overshoot") / over if over else math.nan,
         ),
         "stiff": (is_stiff, "overshoot, median", over),
     }
     threshold = next((name for name, (holds, _, _) in shown.items() if holds), None)
     if threshold is None:
         return None
-    moving = f", and a step moves the weights by {number(moves)} of theirs" if math.isfinite(moves) else ""
+    moving = f", and a step changes the weights by {number(step)} of their norm" if math.isfinite(step) else ""
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
-        f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent "
-        "conserves that imbalance (c), so that no training repairs it.",
+        f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent conserves "
+        "this imbalance (c), so training does not repair it.",
         Evidence(*shown[threshold][1:]),
         threshold,
         tuple(facts.profile("output_norm")),
@@ -187,15 +185,15 @@ def _stuck(facts: Facts) -> Finding | None:
 
 
 def _imbalance(facts: Facts) -> float:
-    """|c| over the squared norms that make it up, before the first step; the median over layers, NaN if unknown."""
+    """|c| over the squared norms that make it up, before the first step: median over layers, NaN if unknown."""
     rows = facts.run.neurons
     first = rows[rows["step"] == rows["step"].min()]
     return median([*relative_to_weights(facts.run, first, first["c"], first=True).values()])
 
 
 def _attention_pace(facts: Facts) -> float:
-    """Update ratio of attention vectors over that of their layer's features, median over the deeper half."""
-    pace = {name: median(column) for name, column in zip(facts.table_names, facts.ratios.T, strict=True)}
+    """Update ratio of attention vectors over that of their layer's feature weights, median over the deeper half."""
+    pace = {name: median(column) for name, column in zip(facts.parameter_names, facts.update_ratios.T, strict=True)}
     found = []
     for layer in facts.layers[len(facts.layers) // 2 :]:
         by_role = [
@@ -210,24 +208,24 @@ def _attention_pace(facts: Facts) -> float:
 def _finding(
     facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
 ) -> Finding:
-    return facts.found(
+    return facts.finding(
         "init-unbalanced",
         text,
         evidence,
         *more,
-        Evidence("share of the weights that a step moves, median", median(facts.step_ratio)),
-        threshold=f"Threshold {said(threshold)}.",
+        Evidence("norm of a step over norm of the weights, median", median(facts.step_ratios)),
+        threshold=f"Threshold {threshold_text(threshold)}.",
         layers=layers,
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",
-        remedy=_balance(facts),
+        remedy=_balanced_weights(facts),
     )
 
 
-def _balance(facts: Facts) -> Remedy:
-    """Fresh weights, and Adam for them in place of gradient descent in deep stacks of attention layers."""
-    fresh = remedy.balanced(facts)
+def _balanced_weights(facts: Facts) -> Remedy:
+    """Balanced initialization, and for deep stacks of attention layers Adam instead of gradient descent."""
+    fresh = remedy.balanced_initialization(facts)
     is_deep = len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION)
     if not facts.groups or facts.is_adam or not is_deep:
         return fresh
-    return Remedy(f"{fresh.code}\n{remedy.adam(facts)}  # in place of yours, before schedulers are made", fresh.actions)
+    return Remedy(f"{fresh.code}\n{remedy.adam_line(facts)}  # {remedy.REPLACES}", fresh.actions)

@@ -1,4 +1,4 @@
-"""What the conservation laws say: laws that the training disproves, and c that the optimizer moves."""
+"""Conservation laws: laws that the gradients violate, and c that the optimizer moves."""
 
 import math
 from typing import Any
@@ -8,35 +8,35 @@ import pandas as pd
 
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series
 
-_DISPROVED = "delta is up to"  # how the recorder begins the reason for a law that it dropped
+_DISPROVED = "delta is up to"  # start of the reason that the recorder gives for dropping a law
 
 
-def law_broken(facts: Facts) -> Finding | str | None:
-    """Laws that the gradients of training disobey: dropped by the recorder at the first step, or broken later."""
-    laws, flagged = facts.run.meta.get("laws") or {}, f"Flagged above {said('law')}."
+def check_laws(facts: Facts) -> Finding | str | None:
+    """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
+    laws, flagged = facts.run.meta.get("laws") or {}, f"Flagged above {threshold_text('law')}."
     dropped = [one for one in laws.get("excluded") or [] if str(one.get("reason", "")).startswith(_DISPROVED)]
     if dropped:
-        return facts.found(
+        return facts.finding(
             "law-broken",
-            f"The gradients of {len(dropped)} neurons disobey the conservation laws of the forward pass: "
+            f"The gradients of {len(dropped)} neurons violate the conservation laws of the forward pass: "
             f"{dropped[0]['reason']}.",
-            Evidence("laws that the first gradients disobey", len(dropped), "laws"),
+            Evidence("laws that the first gradients violate", len(dropped), "laws"),
             threshold=flagged,
             steps=(0,),
         )
     if not len(facts.run.neurons):
         return "no conservation laws were recorded"
     if (dtype := facts.run.meta["dtype"]) in ("bfloat16", "float16"):
-        return f"weights of {dtype} are rounded at each step, which moves c further than is predicted"
+        return f"weights of {dtype} are rounded at each step, which moves c further than predicted"
     if facts.signals.get("is_rough"):
-        return "gradients are of mixed precision, and rounding them moves c further than is predicted"
+        return "gradients are rounded in mixed precision, which moves c further than predicted"
     step = int(facts.run.neurons["step"].iloc[-1])
     rows = facts.run.neurons[facts.run.neurons["step"] == step]
     error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])
@@ -45,13 +45,12 @@ def law_broken(facts: Facts) -> Finding | str | None:
     worst = max(error, key=error.__getitem__)
     if not error[worst] > limit("law"):
         return None
-    return facts.found(
+    return facts.finding(
         "law-broken",
-        f"In layer {short(worst)} the balance c of the weights into and out of a neuron is, at step {step:,}, "
-        f"{number(error[worst])} of their squared norms away from where the optimizer's steps must have put it: the "
-        "loss depends on these weights in another way than by the forward pass (a penalty, a second use), its "
-        "gradients are of other weights than those that moved (SAM), or something else than the optimizer changed "
-        "them.",
+        f"In layer {short(worst)}, c (the balance of a neuron's incoming and outgoing weights) differs at step "
+        f"{step:,} from the c predicted from the optimizer's steps by {number(error[worst])} of their squared norms. "
+        "Either the loss uses these weights outside of the recorded forward pass (a penalty, a second use), or the "
+        "gradients were taken at other weights (SAM), or something else than the optimizer changed the weights.",
         Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
         threshold=flagged,
         layers=tuple(layer for layer in error if error[layer] > limit("law")),
@@ -59,8 +58,8 @@ def law_broken(facts: Facts) -> Finding | str | None:
     )
 
 
-def conservation(facts: Facts) -> Finding | str | None:
-    """How far c drifted, and how much of it the optimizer's steps predict: gradient flow would not move it at all."""
+def check_conservation(facts: Facts) -> Finding | str | None:
+    """Drift of c, which gradient flow would conserve, and the share of it that the optimizer's steps predict."""
     neurons = facts.run.neurons
     if not len(neurons):
         return "no conservation laws were recorded"
@@ -69,43 +68,43 @@ def conservation(facts: Facts) -> Finding | str | None:
         return found
     first, last = found
     if len(first) != len(last):
-        return "c was not recorded of the same laws first and last"
+        return "c was not recorded for the same laws at the first and the last step"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
     drift = relative_to_weights(facts.run, last, moved, first=True)
     if not drift:
         return "norms of the weights were not recorded"
     worst = max(drift, key=drift.__getitem__)
-    reason = _why(facts)
+    reason = _drift_sources(facts)
     if not drift[worst] > limit("drift") or not reason:
         return None
-    return facts.found(
+    return facts.finding(
         "optimizer-breaks-conservation",
-        f"Plain gradient descent would keep c, the balance of the weights into and out of each neuron. Here {reason} "
-        f"moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: balance at the start "
-        "does not last, and imbalance may heal.",
+        "Gradient descent with small steps conserves c, the balance of each neuron's incoming and outgoing weights. "
+        f"Here {reason} moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: an "
+        "initial balance does not last, and an initial imbalance may disappear.",
         Evidence("change of c over the squared norms that make it up", drift[worst]),
         Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
-        threshold=f"Flagged above {said('drift')}.",
+        threshold=f"Flagged above {threshold_text('drift')}.",
         layers=tuple(layer for layer in drift if drift[layer] > limit("drift")),
         steps=(int(first["step"].iloc[0]), int(last["step"].iloc[0])),
     )
 
 
-def _why(facts: Facts) -> str:
-    """Parts of the optimizer that move c; "" for none."""
+def _drift_sources(facts: Facts) -> str:
+    """The properties of the optimizer that move c; "" if it is unknown."""
     parts = []
     if facts.is_adam:
-        parts.append("Adam's step size per weight")
+        parts.append("Adam's per-weight step size")
     if facts.setting("momentum"):
         parts.append("momentum")
     if facts.setting("weight_decay"):
         parts.append("weight decay")
-    return join_names(parts) or ("the size of the steps" if facts.groups else "")
+    return join_names(parts) or ("the finite step size" if facts.groups else "")
 
 
 def _predicted_share(neurons: pd.DataFrame) -> float:
-    """Predicted changes of c projected on the measured ones, over all steps; NaN without a prediction."""
+    """Projection of predicted on measured changes of c, over all steps; NaN without a prediction."""
     count = int((neurons["step"] == neurons["step"].iloc[0]).sum())
     if "predicted_c" not in neurons or len(neurons) % count or len(neurons) < 2 * count:
         return math.nan
@@ -120,7 +119,7 @@ def _predicted_share(neurons: pd.DataFrame) -> float:
 def relative_to_weights(
     run: Run, rows: pd.DataFrame, values: "pd.Series[float]", *, first: bool = False
 ) -> dict[str, float]:
-    """Layer -> largest magnitude over the mean squared norm of a neuron's incoming feature weights."""
+    """Layer -> largest absolute value over the mean squared norm of a neuron's incoming feature weights."""
     own = rows["neuron"].notna().to_numpy()
     by = values[own].abs().groupby(rows["layer"][own].astype(str), sort=False)
     largest, neurons = by.max().dropna(), by.size()

@@ -1,4 +1,4 @@
-"""The first NaN or infinity: an operation that is not defined there, or a size that overflowed."""
+"""The first NaN or infinity: an operation that is undefined for its input, or values that overflowed."""
 
 import math
 from typing import Any
@@ -8,46 +8,50 @@ import pandas as pd
 
 from gatdiag.diagnosis.facts import Facts, largest
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, short
 from gatdiag.run import Run
 
-_MOST = 1e18  # entries: a damaged count may be infinite
-_CAUSES_FIRST = ("weight", "output", "gradient of the output", "gradient of the weight")
+_MAX_COUNT = 1e18  # a count in a damaged file may be infinite
+_IN_ORDER = ("weight", "output", "gradient of the output", "gradient of the weight")
 
 
-def non_finite_operation(facts: Facts) -> Finding | str | None:
-    """The first value that is not finite: "nonfinite-operation", or "overflow" where sizes grew before."""
+def check_non_finite(facts: Facts) -> Finding | str | None:
+    """The first value that is not finite: code "nonfinite-operation", or "overflow" if values had grown before."""
     first = _first(facts)
     if first is None:
         columns = [*facts.run.layers.columns, *facts.run.parameters.columns]
-        return None if "non_finite" in columns or len(facts.loss) else "nothing that would show it was recorded"
+        is_recorded = "non_finite" in columns or len(facts.loss)
+        return None if is_recorded else "neither a loss nor counts of non-finite values were recorded"
     size = _size_before(facts, first["step"])
     overflows = size > limit("size") or _blew_up(facts, first["step"])
     named = join_names(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
-    place = named if first["where"] == "loss" else f"the {first['where']} of {named}"
-    is_after = first["where"] in ("output gradient", "gradient of the output")  # which what comes after it computes
+    places = {"loss": named, "weight": f"the parameter {named}", "gradient of the weight": f"the gradient of {named}"}
+    place = places.get(first["where"], f"the {first['where']} of {named}")
+    is_after = first["where"] in ("output gradient", "gradient of the output")  # computed by what follows the layer
     if facts.is_of_checkpoints:
         code = "non-finite"
-        text = f"{first['count']:,} of {place} {'is' if first['count'] == 1 else 'are'} NaN or infinite."
+        entries = "entry" if first["count"] == 1 else "entries"
+        are = "is" if first["count"] == 1 else "are"
+        text = f"{first['count']:,} {entries} of {place} {are} NaN or infinite."
     elif overflows:
         code = "overflow"
         text = f"Values grew to {number(size)} and overflowed at step {first['step']:,}, first in {place}."
     else:
         code = "nonfinite-operation"
         text = (
-            f"At step {first['step']:,} {place} became {first['kind']} though no value before it was large: an "
-            f"operation {'after it, or in the loss,' if is_after else 'there'} is not defined at its input (the "
-            "logarithm or root of zero, 0 / 0), in the forward or in the backward pass."
+            f"At step {first['step']:,} {place} became {first['kind']} although no earlier value was large: an "
+            f"operation {'after it, or in the loss,' if is_after else 'there'} is undefined for its input (log or sqrt "
+            "of zero, 0 / 0), in the forward or the backward pass."
         )
-    counted = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
-    return facts.found(
+    counts = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
+    return facts.finding(
         code,
         text,
-        *counted,
-        Evidence("largest value before", size),
-        threshold=f"Flagged from the first one; an overflow above {said('size')}.",
+        *counts,
+        Evidence("largest value before it", size),
+        threshold=f"Flagged from the first value on; an overflow above {threshold_text('size')}.",
         layers=tuple(first["layers"]),
         parameters=tuple(first["parameters"]),
         steps=(first["step"],),
@@ -60,19 +64,19 @@ def non_finite_operation(facts: Facts) -> Finding | str | None:
 
 
 def _first(facts: Facts) -> dict[str, Any] | None:
-    """Step, place and kind: as the recorder noted it when it happened, as counts show it, or as the loss does."""
+    """Step, place and kind: as noted by the recorder, else from the counts of non-finite values, else from the loss."""
     noted = facts.run.meta.get("first_non_finite")
-    if noted and not facts.is_of_checkpoints:  # of those all is counted
+    if noted and not facts.is_of_checkpoints:  # there, everything is counted
         named = [str(noted["parameter"])] if noted.get("parameter") else []
         return {"step": int(noted["step"]), "where": noted["where"], "kind": noted["kind"], "count": 0,
                 "layers": [str(noted["layer"])], "parameters": named}  # fmt: skip
     broken = _counts(facts.run)
     if len(broken):
         rows = broken[broken["step"] == broken["step"].min()]
-        where = next(what for what in _CAUSES_FIRST if what in set(rows["what"]))
+        where = next(what for what in _IN_ORDER if what in set(rows["what"]))
         rows = rows[rows["what"] == where]
         layers, parameters = (list(dict.fromkeys(rows[name].dropna())) for name in ("layer", "parameter"))
-        count = int(min(rows["count"].sum(), _MOST))
+        count = int(min(rows["count"].sum(), _MAX_COUNT))
         return {"step": int(rows["step"].iloc[0]), "where": where, "kind": "NaN or infinite", "count": count,
                 "layers": layers, "parameters": parameters}  # fmt: skip
     lost = facts.loss[~np.isfinite(facts.loss)]
@@ -83,7 +87,7 @@ def _first(facts: Facts) -> dict[str, Any] | None:
 
 
 def _size_before(facts: Facts, step: int) -> float:
-    """The largest norm of an output, a weight or a gradient, and the largest loss, before that step or at it."""
+    """The largest norm of an output, weight or gradient, or the largest loss, up to that step."""
     losses = facts.finite_loss[: step + 1]
     sizes = [float(np.abs(losses).max())] if len(losses) else [0.0]
     of_layers, of_parameters = ("output_norm", "output_gradient_norm"), ("norm", "gradient_norm")
@@ -96,12 +100,12 @@ def _size_before(facts: Facts, step: int) -> float:
 
 
 def _blew_up(facts: Facts, step: int) -> bool:
-    """The loss or the weights jumped before."""
-    return facts.worst > 100 or largest(facts.step_ratio[facts.table_steps < step]) > 1
+    """The loss or the weights had jumped before that step."""
+    return facts.peak_loss_ratio > 100 or largest(facts.step_ratios[facts.parameter_steps < step]) > 1
 
 
 def _counts(run: Run) -> pd.DataFrame:
-    """How many entries are not finite: step, layer, parameter, what, count; a row for each count that is not zero."""
+    """Counts of non-finite entries: step, layer, parameter, what, count; a row for each that is not zero."""
     found = [pd.DataFrame(columns=["step", "layer", "parameter", "what", "count"])]
     for frame, of in ((run.layers, "output"), (run.parameters, "weight")):
         for column, what in (("non_finite", of), ("gradient_non_finite", f"gradient of the {of}")):

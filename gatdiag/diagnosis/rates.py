@@ -1,4 +1,4 @@
-"""Steps of the wrong size: the learning rate, clipping, weight decay."""
+"""Steps of the wrong size: learning rate, gradient clipping, weight decay."""
 
 import math
 from typing import Final
@@ -8,150 +8,152 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 
 _EARLY: Final = 20  # steps
-_USUAL: Final = 0.04  # share of the weights that a step of a usual learning rate moves at first
-_LEAST: Final = 1e-3  # of it, that a rate which was found too large is never brought below
-_NO_OVERSHOOT: Final = "overshoot was not recorded, which takes recorded steps in a row on the same batch"
-_UNSEEN = "no update ratio was recorded"
+_USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
+_LEAST: Final = 1e-3  # the same, lower bound for a learning rate proposed in place of a larger one
+_NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps in a row on the same batch"
+_NOT_RECORDED = "no update ratio was recorded"
 
 
-def too_large(facts: Facts) -> Finding | str | None:
-    """Steps that overshoot twice the distance to the minimum, or replace the weights, and a loss that jumps."""
-    if facts.is_of_checkpoints or not len(facts.step_ratio):
-        return _UNSEEN
-    if facts.is_rehearsal and not facts.groups:
+def check_too_large(facts: Facts) -> Finding | str | None:
+    """Steps that overshoot the minimum along them, or replace the weights, and a loss that jumps."""
+    if facts.is_of_checkpoints or not len(facts.step_ratios):
+        return _NOT_RECORDED
+    if facts.is_preflight and not facts.groups:
         return "no optimizer was given"
-    early = largest(facts.step_ratio[: 1 if facts.is_rehearsal else _EARLY])
+    early = largest(facts.step_ratios[: 1 if facts.is_preflight else _EARLY])
     over = facts.overshoot[:_EARLY]
     hits = over[over > limit("overshoot")]
     factor = median(hits)
-    if facts.is_rehearsal:
-        return _too_large(facts, early, factor, facts.severity) if _jumps_at_once(facts, early, len(hits)) else None
-    diverged = facts.is_broken or facts.worst > limit(
+    if facts.is_preflight:
+        return _too_large(facts, early, factor, facts.severity) if _has_early_jump(facts, early, len(hits)) else None
+    diverged = facts.is_non_finite or facts.peak_loss_ratio > limit(
         "jump" if facts.state in ("failing", "unknown") else "jump-trained"
     )
     if diverged and (len(hits) or early > limit("step-large")):
-        calm = facts.count < limit("sure") and not facts.is_broken
-        return _too_large(facts, early, factor, "warning" if calm else facts.severity)
-    if facts.state == "failing" and largest(facts.step_ratio[:5]) > limit("step-replaces"):
+        is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
+        return _too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
+    if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):
         return _too_large(facts, early, factor, "error")
     swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
-    if swings and facts.state == "failing" and facts.count >= limit("sure"):
+    if swings and facts.state == "failing" and facts.step_count >= limit("sure"):
         return _too_large(facts, early, median(over), "warning")
-    return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so that only jumps were looked for"
+    return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so only jumps were looked for"
 
 
-def _jumps_at_once(facts: Facts, early: float, hits: int) -> bool:
+def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
     """Before training: the first step replaces the weights and the loss rises, or the loss explodes."""
-    explodes = facts.is_broken or facts.jump > limit("jump-trained")
-    replaces = early > limit("step-replaces") and facts.jump > 1
+    explodes = facts.is_non_finite or facts.loss_jump > limit("jump-trained")
+    replaces = early > limit("step-replaces") and facts.loss_jump > 1
     return replaces or (explodes and (hits > 0 or early > limit("step-large")))
 
 
 def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
-    lr = remedy.learning_rate(facts)
+    lr = remedy.initial_learning_rate(facts)
     better = _smaller(facts, lr)
-    jump = f"the loss rose to {number(facts.worst)} times that of a constant prediction"
-    jump = "the loss became NaN or infinite" if facts.is_broken else jump
-    jump = jump if facts.is_broken or facts.worst > 1.05 else "the loss does not settle"
-    limits = ("step-replaces", "jump-trained") if facts.is_rehearsal else ("step-large", "jump")
-    return facts.found(
+    effect = "the loss does not settle"
+    if facts.is_non_finite:
+        effect = "the loss became NaN or infinite"
+    elif facts.peak_loss_ratio > 1.05:
+        effect = f"the loss rose to {number(facts.peak_loss_ratio)} times that of a constant prediction"
+    limits = ("step-replaces", "jump-trained") if facts.is_preflight else ("step-large", "jump")
+    return facts.finding(
         "lr-too-large",
-        f"At a learning rate of {number(lr)} an early step moves the weights by "
-        f"{percent(early) if early < 1 else number(early) + ' times'}"
-        f"{'' if early < 1 else ' their own size'}, and {jump}.",
-        Evidence("largest share of the weights that one of the first steps moves", early),
+        f"At a learning rate of {number(lr)} an early step changes the weights by "
+        f"{f'{percent(early)} of' if early < 1 else f'{number(early)} times'} their norm, and {effect}.",
+        Evidence("norm of an early step over norm of the weights, largest", early),
         Evidence("overshoot of these steps, median", factor),
-        Evidence("largest loss over that of a constant prediction", facts.worst),
-        threshold=f"Flagged above {said(*limits)}, or an overshoot above {said('overshoot')}.",
+        Evidence("largest loss over that of a constant prediction", facts.peak_loss_ratio),
+        threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
-        steps=(0, min(_EARLY, facts.count) - 1),
-        remedy=remedy.scaled_rate(facts, better),
-        falsified_by=f"At a learning rate of {better:g} the loss jumps as before.",
+        steps=(0, min(_EARLY, facts.step_count) - 1),
+        remedy=remedy.change_learning_rate(facts, better),
+        falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
     )
 
 
 def _smaller(facts: Facts, lr: float) -> float:
-    """The rate at which the first steps go to the minimum along them at most, and are of a usual size.
+    """The learning rate at which the first step does not pass the minimum along it, and has a usual norm.
 
-    Only of the first: once the weights are thrown away, steps and overshoots are of any size. Momentum makes steps
-    longer later, by 1 / (1 - momentum).
+    Later steps are not telling once the weights have been replaced. Momentum makes steps longer later, by
+    1 / (1 - momentum).
     """
-    first = next((ratio for ratio in facts.step_ratio.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
-    longer = 1 - facts.setting("momentum")
-    share = _USUAL * longer / first if first > _USUAL * longer else math.nan
+    first_step = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    damping = 1 - facts.setting("momentum")
+    by_norm = _USUAL * damping / first_step if first_step > _USUAL * damping else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
-    known = [one for one in (share, 1 / over) if math.isfinite(one)]
-    return remedy.rounded(lr * max(min(known, default=0.1), _LEAST * longer / max(first, _LEAST)))
+    known = [one for one in (by_norm, 1 / over) if math.isfinite(one)]
+    return remedy.round_to_one_digit(lr * max(min(known, default=0.1), _LEAST * damping / max(first_step, _LEAST)))
 
 
-def too_small(facts: Facts) -> Finding | str | None:
-    """Steps so short that the slope does not change along them, all together moving next to nothing."""
-    if facts.is_of_checkpoints or not np.isfinite(facts.step_ratio).any():
-        return _UNSEEN
+def check_too_small(facts: Facts) -> Finding | str | None:
+    """Steps so short that the slope does not change along them, and that hardly change the weights in total."""
+    if facts.is_of_checkpoints or not np.isfinite(facts.step_ratios).any():
+        return _NOT_RECORDED
     if facts.state in ("trained", "unknown"):
-        return None if facts.state == "trained" else "it takes a loss over 20 steps"
-    if (faded := _faded(facts)) is not None:
-        return faded
-    ratio = median(facts.step_ratio)
-    over = median(facts.overshoot)  # NaN where it was not recorded, which no limit is compared with
-    linear = abs(over) < limit("linear")
-    creeps = facts.path < limit("pace") * facts.count or (not len(facts.overshoot) and facts.path < 0.02)
-    if not ratio > 0 or not ((linear and facts.path < limit("path")) or creeps) or _is_leaving_plateau(facts):
-        return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so that only steps next to nothing were looked for"
+        return None if facts.state == "trained" else "it needs a loss over at least 20 steps"
+    if (early_decay := _early_decay(facts)) is not None:
+        return early_decay
+    ratio = median(facts.step_ratios)
+    over = median(facts.overshoot)  # NaN if it was not recorded: then comparisons are False
+    path = facts.path_length
+    is_slow = abs(over) < limit("linear") and path < limit("path")
+    hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < 0.02)
+    if not ratio > 0 or not (is_slow or hardly_moves) or _is_leaving_plateau(facts):
+        return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so only tiny steps were looked for"
     if _is_uneven(facts) or abs(over) > limit("stiff"):
         return None
-    lr = remedy.learning_rate(facts)
-    # where the slope is flat, weights move little at any rate
+    lr = remedy.initial_learning_rate(facts)
+    # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
-    better = remedy.rounded(lr * max(10.0, min(_USUAL / ratio, room)))
-    cure, outweighed = remedy.scaled_rate(facts, better), ""
+    better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
+    fix, outweighed = remedy.change_learning_rate(facts, better), ""
     eps = facts.setting("eps") if facts.is_adam else 0.0
-    if eps > remedy.USUAL_EPS and eps > (size := _of_a_weight(facts)):
-        outweighed = f" Adam's eps of {number(eps)} outweighs the gradient of a weight, {number(size)}."
-        cure = Remedy(f"{cure.code}\n# or, at your learning rate, eps={remedy.USUAL_EPS:g}", cure.actions)
-    return facts.found(
+    if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
+        outweighed = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
+        fix = Remedy(f"{fix.code}\n# or keep the learning rate and set eps={remedy.USUAL_EPS:g}", fix.actions)
+    return facts.finding(
         "lr-too-small",
-        f"At a learning rate of {number(lr)} a step moves the weights by {number(ratio)} of their size, and all "
-        f"{facts.count:,} steps together by {number(facts.path)}: the loss falls in a straight line, far too slowly."
-        f"{outweighed}",
-        Evidence("sum of the relative steps", facts.path),
+        f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
+        f"{facts.step_count:,} steps together by {number(path)} at most: the loss falls far too slowly.{outweighed}",
+        Evidence("sum over all steps of norm of the step over norm of the weights", path),
         Evidence("overshoot, median", over),
-        threshold=f"Flagged below {said('path', 'pace')}.",
-        severity=facts.severity if facts.count >= limit("sure") else "warning",
-        steps=(0, facts.count - 1),
-        remedy=cure,
-        falsified_by=f"At a learning rate of {better:g} the loss does not fall faster.",
+        threshold=f"Flagged below {threshold_text('path', 'pace')}.",
+        severity=facts.severity if facts.step_count >= limit("sure") else "warning",
+        steps=(0, facts.step_count - 1),
+        remedy=fix,
+        falsified_by=f"With a learning rate of {better:g} the loss does not fall faster.",
     )
 
 
-def _of_a_weight(facts: Facts) -> float:
+def _gradient_rms(facts: Facts) -> float:
     """Root mean square of the gradient over all weights, median over the steps."""
-    count = sum(math.prod(facts.parameters[name]["shape"]) for name in facts.table_names if name in facts.parameters)
+    known = (facts.parameters[name] for name in facts.parameter_names if name in facts.parameters)
+    count = sum(math.prod(parameter["shape"]) for parameter in known)
     return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, count))
 
 
-def _faded(facts: Facts) -> Finding | None:
-    """A schedule that took the rate away while the loss still fell."""
+def _early_decay(facts: Facts) -> Finding | None:
+    """A schedule that lowered the learning rate before the loss had fallen."""
     rates = facts.steps_column("learning_rate")
-    top = largest(rates)  # the first one, or that which a warmup leads to
+    top = largest(rates)  # the first one, or the end of a warmup
     if len(rates) < limit("steps") or not top > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * top:
         return None
-    return facts.found(
+    return facts.finding(
         "lr-too-small",
-        f"The schedule took the learning rate from {number(top)} to {number(float(rates[-1]))} while the "
-        "loss had hardly fallen.",
+        f"The schedule lowered the learning rate from {number(top)} to {number(float(rates[-1]))} before the loss had "
+        "fallen.",
         Evidence("last learning rate over the largest", float(rates[-1]) / top),
-        title="The learning rate fades too early",
-        threshold=f"Flagged below {said('faded')}.",
-        steps=(0, facts.count - 1),
+        title="The learning rate decays too early",
+        threshold=f"Flagged below {threshold_text('faded')}.",
+        steps=(0, facts.step_count - 1),
         figure="training_curves",
         remedy=Remedy(
             f"for group in optimizer.param_groups:\n    group['lr'] = {top:g}  # after scheduler.step(), or "
-            "without a scheduler",
+            "instead of the scheduler",
             (Action("constant_rate", {"value": top}),),
         ),
         falsified_by="With a constant learning rate the loss does not fall further.",
@@ -159,52 +161,52 @@ def _faded(facts: Facts) -> Finding | None:
 
 
 def _is_leaving_plateau(facts: Facts) -> bool:
-    """The gradient grows, or the loss falls at a fair pace: it will train."""
+    """The gradient grows, or the loss falls at a fair pace: the network will train."""
     grads = facts.steps_column("gradient_norm")
     part = max(2, len(grads) // 5)
     grows = len(grads) >= 10 and median(grads[-part:]) > 1.3 * median(grads[:part])
     fall = facts.first_loss - median(facts.finite_loss[-3:])
-    return bool(grows or fall > limit("slow") * max(facts.base, facts.first_loss) * facts.count)
+    return bool(grows or fall > limit("slow") * max(facts.baseline_loss, facts.first_loss) * facts.step_count)
 
 
 def _is_uneven(facts: Facts) -> bool:
-    """One layer moves far more than most."""
-    pace = np.array([median(column) for column in facts.ratios[:, facts.norms[0] > 0].T])
+    """One parameter moves far more than most."""
+    pace = np.array([median(column) for column in facts.update_ratios[:, facts.norms[0] > 0].T])
     pace = pace[np.isfinite(pace) & (pace > 0)]
     return bool(len(pace) > 3 and pace.max() > limit("uneven") * np.median(pace))
 
 
-def clipping(facts: Facts) -> Finding | str | None:
-    """Clipping that leaves next to nothing of the usual gradient."""
+def check_clipping(facts: Facts) -> Finding | str | None:
+    """Clipping that leaves almost nothing of the usual gradient."""
     before, after = facts.run.steps.get("gradient_norm_before_clipping"), facts.run.steps.get("gradient_norm")
     if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
         return "gradient norms before clipping were not recorded"
-    left = _left(facts)
+    left = _clipped_share(facts)
     if not left < limit("clip"):
         return None
     is_outweighed = _clips_below_decay(facts)
     divides = facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps")
     if divides and not is_outweighed:
-        return None  # Adam divides the bound out again
+        return None  # Adam's steps do not depend on the scale of the gradient
     usual = median(before.to_numpy(float))
-    does = "the weight decay outweighs what is left" if is_outweighed else "each step is that much shorter"
+    effect = "weight decay outweighs what is left" if is_outweighed else "each step is shorter by that factor"
     of_decay = Evidence("pull of the decay over that of the clipped gradient", _late_pull(facts))
-    return facts.found(
+    return facts.finding(
         "clipping-too-tight",
-        f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: {does}.",
+        f"Clipping leaves {percent(left)} of the gradient, whose usual norm is {number(usual)}: {effect}.",
         Evidence("gradient norm after over before clipping, median", left),
         *([of_decay] if is_outweighed else []),
-        threshold=f"Flagged below {said('clip')}.",
-        steps=(0, facts.count - 1),
+        threshold=f"Flagged below {threshold_text('clip')}.",
+        steps=(0, facts.step_count - 1),
         remedy=Remedy(
-            f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.rounded(2 * usual):g})"
-            "  # in place of your call, between loss.backward() and optimizer.step()"
+            f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.round_to_one_digit(2 * usual):g})"
+            "  # instead of your call, between loss.backward() and optimizer.step()"
         ),
     )
 
 
-def _left(facts: Facts) -> float:
-    """Gradient norm after over before clipping, median; NaN where nothing clipped."""
+def _clipped_share(facts: Facts) -> float:
+    """Gradient norm after over before clipping, median; NaN if nothing clipped."""
     before, after = (facts.run.steps.get(f"gradient_norm{when}") for when in ("_before_clipping", ""))
     if before is None or after is None:
         return math.nan
@@ -212,35 +214,35 @@ def _left(facts: Facts) -> float:
         return median(after.to_numpy(float) / before.to_numpy(float))
 
 
-def weight_decay(facts: Facts) -> Finding | str | None:
-    """Decay that pulls the weights towards zero about as hard as the gradient pulls them anywhere."""
+def check_weight_decay(facts: Facts) -> Finding | str | None:
+    """Weight decay that pulls the weights towards zero about as hard as the gradient moves them."""
     decay = facts.setting("weight_decay")
-    if facts.is_of_checkpoints or not len(facts.size):
+    if facts.is_of_checkpoints or not len(facts.total_norm):
         return "norms of weights were not recorded at each step"
     if not decay or _clips_below_decay(facts):
         return None
     if isinstance(found := facts.first_and_last("parameters", "norm"), str):
         return found
-    if facts.size[0] == 0:
+    if facts.total_norm[0] == 0:
         return None
-    rate = remedy.learning_rate(facts)
-    shrunk = float(facts.size[-1] / facts.size[0])
-    predicted = math.exp(facts.count * math.log1p(-min(rate * decay, 0.99))) if math.isfinite(rate) else 1.0
+    rate = remedy.initial_learning_rate(facts)
+    shrunk = float(facts.total_norm[-1] / facts.total_norm[0])
+    predicted = math.exp(facts.step_count * math.log1p(-min(rate * decay, 0.99))) if math.isfinite(rate) else 1.0
     pull = _late_pull(facts)
     gone = predicted < limit("shrunk") and shrunk < 0.95 and facts.state in ("failing", "partly")
     if not pull > limit("decay") or not (shrunk < limit("shrunk") or gone):
         return None
-    better = remedy.rounded(min(5e-4, decay / 100))
-    return facts.found(
+    better = remedy.round_to_one_digit(min(5e-4, decay / 100))
+    return facts.finding(
         "weight-decay-too-strong",
-        f"A weight decay of {number(decay)} shrinks the weights to {percent(shrunk)} of their size; at the end it "
-        f"pulls at them {number(pull)} times as hard as the gradient.",
+        f"A weight decay of {number(decay)} shrinks the weights to {percent(shrunk)} of their initial norm; at the "
+        f"end its pull is {number(pull)} times that of the gradient.",
         Evidence("pull of the decay over that of the gradient", pull),
-        Evidence("size of the weights, end over start", shrunk),
-        threshold=f"Flagged above {said('decay')} and below {said('shrunk')}.",
-        steps=(0, facts.count - 1),
+        Evidence("norm of the weights, end over start", shrunk),
+        threshold=f"Flagged above {threshold_text('decay')} and below {threshold_text('shrunk')}.",
+        steps=(0, facts.step_count - 1),
         remedy=Remedy(
-            f"{remedy.optimizer(facts, weight_decay=better)}  # in place of yours",
+            f"{remedy.optimizer_line(facts, weight_decay=better)}  # {remedy.REPLACES}",
             (Action("weight_decay", {"value": better}),),
         ),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
@@ -248,20 +250,20 @@ def weight_decay(facts: Facts) -> Finding | str | None:
 
 
 def _clips_below_decay(facts: Facts) -> bool:
-    """A decay that is a part of the gradient outweighs what clipping leaves of it, and would not outweigh all of it."""
-    left, pull = _left(facts), _late_pull(facts)
+    """Decay that is added to the gradient outweighs the clipped gradient, but would not outweigh all of it."""
+    left, pull = _clipped_share(facts), _late_pull(facts)
     return not _is_decoupled(facts) and left < limit("clip") and pull * left < limit("decay") < pull
 
 
 def _late_pull(facts: Facts) -> float:
-    """Of the decay over that of the gradient, towards the end; AdamW's is compared with the whole step."""
+    """Pull of the decay over that of the gradient, towards the end; for AdamW, over the whole step."""
     decay = facts.setting("weight_decay")
     with np.errstate(all="ignore"):
         if _is_decoupled(facts):
-            pull = remedy.learning_rate(facts) * decay / facts.step_ratio
+            pull = remedy.initial_learning_rate(facts) * decay / facts.step_ratios
         else:
-            pull = decay * facts.size / np.sqrt(np.nansum(facts.gradients**2, axis=1))
-    return median(pull[-max(5, len(facts.size) // 4) :])
+            pull = decay * facts.total_norm / np.sqrt(np.nansum(facts.gradient_norms**2, axis=1))
+    return median(pull[-max(5, len(facts.total_norm) // 4) :])
 
 
 def _is_decoupled(facts: Facts) -> bool:

@@ -1,4 +1,4 @@
-"""Units that are dead, in training or as weights of a checkpoint, and attention that looks at one neighbor."""
+"""Dead units, in training or among the weights of a checkpoint, and saturated attention."""
 
 import math
 from collections.abc import Iterator
@@ -8,21 +8,21 @@ import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
-from gatdiag.diagnosis.facts import Facts, at_one_step
+from gatdiag.diagnosis.facts import Facts, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, said
-from gatdiag.diagnosis.wording import number, percent
-from gatdiag.names import join_names, short
+from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.wording import percent
+from gatdiag.names import short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import is_recorded
 
-_DIVIDE = "divide the scores: gatdiag.remedies.lipschitz_normalize_(model)"
+_DIVIDE = "scale the scores down: gatdiag.remedies.lipschitz_normalize_(model)"
 
 
-def dead_units(facts: Facts) -> Finding | str | None:
-    """Units that are zero at every node: inputs of a layer behind an activation, outputs, or without any gradient."""
+def check_dead_units(facts: Facts) -> Finding | str | None:
+    """Units that are zero at every node: inputs of a layer after an activation, or outputs; or without any gradient."""
     if layers_of_rank_one(facts):
-        return None  # of neurons that are all alike, or of one, all are dead or none
+        return None  # with identical neurons, or one, either all are dead or none
     fed: dict[str, Any] = facts.signals.get("zero_inputs", {})
     columns = ("dead_fraction", "gradient_dead_fraction")
     if not fed and not any(is_recorded(facts.run, "layers", column) for column in columns):
@@ -32,113 +32,116 @@ def dead_units(facts: Facts) -> Finding | str | None:
     shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
     since = {name: int(one["since"] or 0) for name, one in fed.items()}
     return (
-        _finding(facts, shares, since, "units that feed the layer are zero at every node")
-        or _recorded(facts, "dead_fraction", "units of a layer's output are zero at every node")
-        or _recorded(facts, "gradient_dead_fraction", "units get no gradient from any node")
+        _finding(facts, shares, since, "inputs", "are zero at every node")
+        or _from_column(facts, "dead_fraction", "outputs", "are zero at every node")
+        or _from_column(facts, "gradient_dead_fraction", "outputs", "get no gradient from any node")
     )
 
 
-def _recorded(facts: Facts, column: str, what: str) -> Finding | None:
+def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | None:
     frame = facts.run.layers
     frame = frame[~frame.reindex(columns=["non_finite", "gradient_non_finite"]).gt(0).any(axis=1)]
-    shares = at_one_step(frame, "layer", column, last=True)
+    shares = values_at_step(frame, "layer", column, last=True)
     is_of_gradients = column == "gradient_dead_fraction"
-    if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _is_telling(facts))):
-        return None  # no gradient anywhere says nothing of units
-    if is_of_gradients:  # the last such layer comes first: dead units keep the gradient from all layers before them
+    if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):
+        return None  # without any gradient, nothing can be said about units
+    if is_of_gradients:  # the last such layer comes first: dead units cut off all layers before them
         shares = dict(reversed(shares.items()))
     flagged = frame[frame[column] >= limit("dead")]
-    return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), what)
+    return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), units, how)
 
 
-def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], what: str) -> Finding | None:
+def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], units: str, how: str) -> Finding | None:
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
     if not dead:
         return None
     worst = max(dead, key=shares.__getitem__)
     since = int(first[worst])
-    start = "from the start" if since == 0 else f"since step {since:,}"
-    return facts.found(
+    start = "from the start" if since == 0 else f"from step {since:,} on"
+    also = f" ({percent(limit('dead'))} or more in {len(dead)} layers)" if len(dead) > 1 else ""
+    return facts.finding(
         "dead-units",
-        f"{percent(shares[worst])} of the {what}, {start}, in layer {join_names(map(short, dead[:3]))}: behind a ReLU "
-        "they stay dead.",
+        f"{percent(shares[worst])} of the {units} of layer {short(worst)} {how} {start}{also}: a unit that is dead "
+        "behind a ReLU stays dead.",
         Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),
-        threshold=f"Flagged from {said('dead')}.",
+        threshold=f"Flagged from {threshold_text('dead')}.",
         layers=dead,
         steps=(since,),
     )
 
 
-def _is_telling(facts: Facts) -> bool:
-    """Hidden units without a gradient say something where the network gets a gradient and fails to learn."""
-    return facts.state in ("failing", "partly") and bool(((facts.gradients > 0) & (facts.gradients < math.inf)).any())
+def _has_partial_gradients(facts: Facts) -> bool:
+    """The network gets gradients but does not learn, so units without one are worth reporting."""
+    return facts.state in ("failing", "partly") and bool(
+        ((facts.gradient_norms > 0) & (facts.gradient_norms < math.inf)).any()
+    )
 
 
-def dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
-    """Layers with neurons that nothing leads into, or inputs that are not read. Flagged from the first one.
+def check_dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a finding for each layer with rows or columns of zeros in its weights.
 
     Args:
-        facts: Of the run that was made of the checkpoints.
-        weights: One row a parameter: layer, parameter, role, norm, dead_rows, dead_columns (rows and columns that are
-            zero; NaN where they are no neurons).
+        facts: Of the run made from the checkpoints.
+        weights: A row for each parameter: layer, parameter, role, norm, dead_rows, dead_columns (numbers of rows and
+            columns of zeros; NaN if they are not neurons).
     """
     matrices = weights[weights["role"] == FEATURE]
     for layer, table in matrices.groupby("layer", sort=False):
         living = table[table["norm"] > 0]
         rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))
         zero = bool((table["norm"] == 0).any())
-        what = [f"{rows} neurons that nothing leads into"] * (rows > 0)
-        what += [f"{columns} inputs that are not read"] * (columns > 0)
+        what = [f"{rows} neurons whose incoming weights are all zero"] * (rows > 0)
+        what += [f"{columns} inputs whose weights are all zero"] * (columns > 0)
         what += ["a weight matrix that is zero"] * zero
         if what:
-            anew = f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again"
-            yield facts.found(
+            fresh = f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again"
+            yield facts.finding(
                 "dead-weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
-                Evidence("rows that are zero", rows, "neurons"),
-                Evidence("columns that are zero", columns, "inputs"),
-                threshold="Flagged from the first one.",
+                Evidence("rows of zeros", rows, "neurons"),
+                Evidence("columns of zeros", columns, "inputs"),
+                threshold="Flagged from the first row or column on.",
                 severity="warning" if rows else "note",
                 layers=(str(layer),),
-                remedy=Remedy(anew),
+                remedy=Remedy(fresh),
             )
 
 
-def attention_saturated(facts: Facts) -> Finding | str | None:
-    """Most nodes give one neighbor nearly all of their attention, at the start or while the network fails."""
+def check_attention(facts: Facts) -> Finding | str | None:
+    """Most nodes give one neighbor nearly all of their attention."""
     peaks, entropies = facts.profile("attention_peak"), facts.profile("relative_attention_entropy")
     if not peaks and not entropies:
         return "attention coefficients were not recorded, or there are none"
     if facts.state != "trained":
         peaks = peaks | facts.profile("attention_peak", last=True)
         entropies = entropies | facts.profile("relative_attention_entropy", last=True)
-    hot = _hot(peaks, entropies)
-    if not hot:
+    saturated = _saturated(peaks, entropies)
+    if not saturated:
         return None
-    is_first = bool({*hot} & {*saturated_at_start(facts)})
-    worst = max(hot, key=peaks.__getitem__) if peaks else min(hot, key=entropies.__getitem__)
+    is_first = bool({*saturated} & {*saturated_at_start(facts)})
+    worst = max(saturated, key=peaks.__getitem__) if peaks else min(saturated, key=entropies.__getitem__)
     value = (peaks or entropies)[worst]
-    anew = remedy.attention_anew(facts, hot)
+    fresh = remedy.reinitialize_attention(facts, saturated)
     text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
-    return facts.found(
+    return facts.finding(
         "attention-saturated",
         f"{text} one neighbor nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
-        f"that attention cannot learn.",
+        "attention cannot learn.",
         Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),
-        threshold=f"Flagged at {said('one-hot' if peaks else 'entropy')}; here {number(value)}.",
-        layers=hot,
-        steps=(0 if is_first else facts.count - 1,),
-        remedy=Remedy(f"{anew.code}\n# or {_DIVIDE}", anew.actions) if anew else Remedy(f"# {_DIVIDE}"),
+        threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
+        layers=saturated,
+        steps=(0 if is_first else facts.step_count - 1,),
+        remedy=Remedy(f"{fresh.code}\n# or {_DIVIDE}", fresh.actions) if fresh else Remedy(f"# {_DIVIDE}"),
     )
 
 
 def saturated_at_start(facts: Facts) -> tuple[str, ...]:
-    """Layers whose attention looks at one neighbor before the first step."""
-    return _hot(facts.profile("attention_peak"), facts.profile("relative_attention_entropy"))
+    """Layers whose attention is saturated before the first step."""
+    return _saturated(facts.profile("attention_peak"), facts.profile("relative_attention_entropy"))
 
 
-def _hot(peaks: dict[str, float], entropies: dict[str, float]) -> tuple[str, ...]:
-    """By the largest coefficients; where these were not recorded, by the entropy."""
+def _saturated(peaks: dict[str, float], entropies: dict[str, float]) -> tuple[str, ...]:
+    """By the largest coefficients or, if these were not recorded, by the entropy."""
     if peaks:
         return tuple(name for name, value in peaks.items() if value >= limit("one-hot"))
     return tuple(name for name, value in entropies.items() if value < limit("entropy"))

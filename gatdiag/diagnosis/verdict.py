@@ -1,33 +1,37 @@
-"""A diagnosis: the findings about a run, the most important first, and what they come to."""
+"""A diagnosis: the findings about a run, ranked, and the verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from gatdiag.diagnosis.causes import CAUSES, place
+from gatdiag.diagnosis.causes import CAUSES, rank
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Finding
 
-_HEALTHY: Final = {  # state -> what is said where no check found anything
+_NO_PROBLEM: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
-    "partly": "The network trains, if not far yet, and no check found what would hold it back.",
-    "failing": "The network has hardly trained, and no check found why; it may have needed more steps, or Adam in "
-    "place of plain gradient descent.",
-    "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps, or no loss, "
-    "were recorded.",
+    "partly": "The network trains, though not far yet, and no check found anything that holds it back.",
+    "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps were recorded, "
+    "or no loss.",
     "untrained": "Nothing was found that would keep the network from training.",
 }
+_NO_CAUSE: Final = Finding(
+    HEALTHY,
+    "warning",
+    "The network has hardly trained",
+    "No check found the cause. It may need more steps, or Adam instead of plain gradient descent.",
+)
 _REMARKS: Final = frozenset(code for code, row in CAUSES.items() if row.is_remark)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `gatdiag.diagnose` says of a run. Iterating gives the findings; `print` shows all of it.
+    """The result of `gatdiag.diagnose`. Iterating yields the findings; `print` shows everything.
 
     Attributes:
-        findings: Ranked: by severity, then a cause before its symptoms. Findings that another one explains are among
-            that one's `symptoms`, not here.
-        skipped: Check -> why it could not be made.
-        state: How the training went: "trained", "partly", "failing", or "unknown" where too little was recorded;
+        findings: Ranked by severity, then by the order of `gatdiag.diagnosis.CAUSES`. Findings that another one
+            explains are not here, but among its `symptoms`.
+        skipped: Code of a check -> why it could not be made.
+        state: How the training went: "trained", "partly", "failing", or "unknown" if too little was recorded;
             "untrained" before training (`gatdiag.preflight`).
     """
 
@@ -37,32 +41,34 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Finding:
-        """The first finding that may be why a network does not train or generalize; "healthy" where there is none."""
-        return next((finding for finding in self.findings if finding.code not in _REMARKS), self._healthy())
+        """The first finding that may keep the network from training or generalizing; code "healthy" if none does."""
+        return next((finding for finding in self.findings if finding.code not in _REMARKS), self._without_cause())
 
-    def _healthy(self) -> Finding:
-        text = _HEALTHY[self.state]
+    def _without_cause(self) -> Finding:
+        if self.state == "failing":
+            return _NO_CAUSE
+        text = _NO_PROBLEM[self.state]
         if self.state == "untrained" and "lr-too-large" in self.skipped:
-            text += " Its optimizer was not looked at: give it with optimizer=."
+            text += " The optimizer was not checked: pass it as optimizer=."
         return Finding(HEALTHY, "note", "No problem found", text)
 
     def __iter__(self) -> Iterator[Finding]:
-        """Yields the findings."""
+        """Yield the findings."""
         return iter(self.findings)
 
     def __len__(self) -> int:
-        """How many findings there are."""
+        """Number of findings."""
         return len(self.findings)
 
     def __str__(self) -> str:
-        """The lines, as they are printed."""
+        """All lines."""
         return "\n".join(self.lines())
 
     def lines(self, reasons: str = "diagnosis.skipped") -> Iterator[str]:
-        """The findings, the verdict with its evidence and what to paste; or that there is none.
+        """Yield the findings as text, the verdict with its evidence and the code to paste.
 
         Args:
-            reasons: Where it is said why checks could not be made.
+            reasons: Where the reader finds the reasons for skipped checks.
         """
         verdict = self.verdict
         if not verdict.is_problem:
@@ -77,14 +83,14 @@ class Diagnosis:
             yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data: verdict, findings, skipped, state."""
+        """Everything as plain data: verdict, findings, skipped, state."""
         return {"verdict": asdict(self.verdict), **asdict(self)}
 
 
-def ranked(found: Sequence[Finding]) -> Iterator[Finding]:
-    """The findings in the order of the table, each with those that it explains below it."""
+def rank_findings(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings by severity and rank, each with the symptoms that it explains."""
     causes: list[tuple[Finding, list[Finding]]] = []
-    for one in sorted(found, key=lambda one: place(one.code, is_late=bool(one.steps) and one.steps[0] > 1)):
+    for one in sorted(found, key=lambda one: rank(one.code, is_late=bool(one.steps) and one.steps[0] > 1)):
         below = next((symptoms for cause, symptoms in causes if _explains(cause, one)), None)
         if below is None:
             causes.append((one, []))
@@ -95,17 +101,21 @@ def ranked(found: Sequence[Finding]) -> Iterator[Finding]:
         if not CAUSES[one.code].is_symptom:
             yield one
         elif one.severity != "note":
-            yield _unexplained(one)
+            yield _as_cause(one)
 
 
 def _explains(cause: Finding, below: Finding) -> bool:
     row = CAUSES[below.code]
     is_less = SEVERITIES.index(cause.severity) > SEVERITIES.index(below.severity)
-    return not row.is_alone and (row.is_symptom or not is_less)
+    return not row.is_independent and (row.is_symptom or not is_less)
 
 
-def _unexplained(symptom: Finding) -> Finding:
-    """A symptom that nothing explains: an overflow is an operation that left the range of numbers."""
+def _as_cause(symptom: Finding) -> Finding:
+    """A symptom that nothing explains: an overflow counts as an operation that returned infinity."""
     if symptom.code == "overflow":
         return replace(symptom, code="nonfinite-operation")
-    return replace(symptom, text=f"{symptom.text} No cause that gatdiag knows explains it.")
+    general = CAUSES[symptom.code].remedy
+    hint = "No check found another cause."
+    if general is not None and symptom.remedy == general.code:
+        hint = "No check found the cause; the experiment below narrows it down."
+    return replace(symptom, text=f"{symptom.text} {hint}")

@@ -1,4 +1,4 @@
-"""Parameters that cannot move: in no optimizer, without a gradient; leftover gradients; no signal at all."""
+"""The training loop: parameters in no optimizer or without a gradient, gradients not cleared, no training signal."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,44 +10,43 @@ import pandas as pd
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit, said
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.names import join_names, short
 
-_FEW = 3  # names in a sentence
-_NO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
-_WITHOUT = "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
+_MAX_NAMES = 3  # in a sentence
+_ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
+_PRINT_MISSING = "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
 
 
-def not_in_optimizer(facts: Facts) -> Finding | str | None:
-    """Trainable parameters that take part in the output and that no optimizer holds."""
+def check_optimizer(facts: Facts) -> Finding | str | None:
+    """Trainable parameters that the output depends on and that no optimizer holds."""
     if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
         return "no optimizer was seen"
-    trainable, missing = _trainable(facts), _not_held(facts)
-    foreign = facts.signals.get("foreign_leaves", 0)
+    trainable, missing = _trainable(facts), _not_in_optimizer(facts)
+    foreign = facts.signals.get("foreign_leaves", 0)  # leaves of the graph that are no parameters of the model
     if not missing and not foreign:
         return None
-    fix = remedy.optimizer(facts)
+    fix = remedy.optimizer_line(facts)
     if missing:
-        among = f"{len(trainable) - len(missing)} of the model's {len(trainable)}"
-        share = among if facts.held else "none of the model's"
+        held = len(trainable) - len(missing) if facts.in_optimizer else "none"
         text = (
-            f"The optimizer holds {share} trainable parameters; those it does not hold stay as initialized: "
-            f"{join_names(map(short, missing), _FEW)}."
+            f"The optimizer holds {held} of the model's {len(trainable)} trainable parameters. The others keep their "
+            f"initial values: {join_names(map(short, missing), _MAX_NAMES)}."
         )
     else:
         text = (
-            f"{foreign} tensors that the output depends on and that take gradients are no parameters of the model "
-            "(layers in a plain list or dict are not registered), so that the optimizer does not move them."
+            f"{foreign} tensors that the output depends on and that require gradients are not parameters of the model "
+            "(layers in a plain list or dict are not registered), so the optimizer does not update them."
         )
-        fix = "self.layers = torch.nn.ModuleList(self.layers)  # in __init__, in place of a plain list or dict\n" + fix
-    return facts.found(
+        fix = "self.layers = torch.nn.ModuleList(self.layers)  # in __init__, instead of a plain list or dict\n" + fix
+    return facts.finding(
         "parameters-not-in-optimizer",
         text,
         Evidence("trainable parameters in no optimizer", len(missing) + foreign, "parameters"),
-        threshold="Flagged from the first one.",
+        threshold="Flagged from the first parameter on.",
         layers=_layers_of(facts, missing),
         parameters=tuple(missing),
-        remedy=Remedy(f"{fix}  # after the model is complete, and on its device"),
+        remedy=Remedy(f"{fix}  # once the model is complete and on its device"),
     )
 
 
@@ -55,39 +54,38 @@ def _trainable(facts: Facts) -> list[str]:
     return [name for name, one in facts.parameters.items() if one.get("trainable", True)]
 
 
-def _not_held(facts: Facts) -> list[str]:
-    """Trainable parameters that take part in the output and that no optimizer holds."""
-    known = {*facts.held, *facts.signals.get("unreached", ())}
+def _not_in_optimizer(facts: Facts) -> list[str]:
+    known = {*facts.in_optimizer, *facts.signals.get("unreached", ())}
     return [name for name in _trainable(facts) if known.isdisjoint(facts.parameters[name].get("names") or [name])]
 
 
-def without_gradient(facts: Facts) -> Finding | str | None:
-    """Parameters that no gradient reaches: detached, frozen, unused.
+def check_gradients(facts: Facts) -> Finding | str | None:
+    """Parameters that get no gradient: detached, frozen, unused.
 
-    An error where the network does not train, unless a branch is unused, as are the last weights of the other types of
-    nodes in heterogeneous graphs: that is no reason for it.
+    An error if the network does not train, unless only a branch is unused, like the last weights of node types without
+    labels in heterogeneous graphs: that does not keep a network from training.
     """
-    if not facts.saw_gradients:
+    if not facts.has_recorded_gradients:
         return "no gradient was recorded"
     frozen = [name for name, one in facts.parameters.items() if not one.get("trainable", True)]
-    grads = dict(zip(facts.table_names, facts.gradients.T, strict=True))
+    grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
     never = [name for name, values in grads.items() if name not in frozen and np.isnan(values).all()]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)
     if len(zero) >= total:
-        return None  # every gradient is zero: there is no signal at all
+        return None  # every gradient is zero: see check_signal
     if never:
         is_error = facts.state in ("failing", "unknown") and _is_cut_off(facts, never)
         severity: Severity = "error" if is_error else "note" if facts.state == "trained" else "warning"
-        text = f"No gradient ever reaches {len(never)} of {total} parameters (detached, or not used by the loss)"
+        text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))
-    thawed = Remedy("model.requires_grad_(True)  # before the optimizer is made", (Action("unfreeze"),))
-    if frozen and facts.is_rehearsal:
-        text = f"{len(frozen)} of {total} parameters are frozen, so that only the others can learn"
-        return _no_gradient(facts, frozen, text, "note", thawed)
+    unfreeze = Remedy("model.requires_grad_(True)  # before the optimizer is created", (Action("unfreeze"),))
+    if frozen and facts.is_preflight:
+        text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
+        return _no_gradient(facts, frozen, text, "note", unfreeze)
     if frozen and facts.state in ("failing", "partly"):
-        text = f"{len(frozen)} of {total} parameters are frozen, and the loss does not fall as it could"
-        return _no_gradient(facts, frozen, text, facts.severity, thawed)
+        text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss hardly falls"
+        return _no_gradient(facts, frozen, text, facts.severity, unfreeze)
     if len(zero) >= 0.2 * total and facts.state != "trained":
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
@@ -95,100 +93,97 @@ def without_gradient(facts: Facts) -> Finding | str | None:
 
 
 def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
-    """All that the first layer has gets no gradient though an optimizer holds it, and layers behind it get some.
+    """No parameter of the first layer gets a gradient, though the optimizer holds them and later layers get one.
 
-    Unlike a branch that the loss does not use, that is never meant so: something between them detaches.
+    Unlike a branch that the loss does not use, this is never intended: something in between detaches.
     """
     known = [[p["name"] for p in layer["parameters"] if p.get("trainable", True)] for layer in facts.layers]
     first, *others = [names for names in known if names] or [[]]
     is_behind = any(name not in never for names in others for name in names)
-    return bool(first) and is_behind and facts.held.issuperset(first) and {*never}.issuperset(first)
+    return bool(first) and is_behind and facts.in_optimizer.issuperset(first) and {*never}.issuperset(first)
 
 
 def _look_behind(names: Sequence[str]) -> Remedy:
     module = names[0].rpartition(".")[0] or names[0]
     look = f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:"
-    return Remedy(f"{look}\n{_WITHOUT}")
+    return Remedy(f"{look}\n{_PRINT_MISSING}")
 
 
-def without_stored_gradient(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
-    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: no gradient ever reached them.
+def check_stored_gradients(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
+    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: they never got a gradient.
 
     Args:
-        facts: Of the run that was made of the checkpoints.
-        weights: One row a parameter: layer, parameter, second_moment (NaN where the optimizer keeps none).
+        facts: Of the run made from the checkpoints.
+        weights: A row for each parameter: layer, parameter, second_moment (NaN if the optimizer keeps none).
     """
     known = weights.dropna(subset=["second_moment"])
     never = known[known["second_moment"] == 0]
     if len(never):
-        text = f"No gradient ever reached {len(never)} of {len(known)} parameters, for Adam's second moment is zero"
-        found = _no_gradient(facts, never["parameter"].tolist(), text, "warning", Remedy(_WITHOUT))
+        text = f"{len(never)} of {len(known)} parameters never got a gradient (Adam's second moment is zero)"
+        found = _no_gradient(facts, never["parameter"].tolist(), text, "warning", Remedy(_PRINT_MISSING))
         layers = tuple(dict.fromkeys(never["layer"]))
-        yield replace(found, layers=layers, threshold="Flagged from the first one.", figure="")
+        yield replace(found, layers=layers, threshold="Flagged from the first parameter on.", figure="")
 
 
-def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity, cure: Remedy) -> Finding:
-    return facts.found(
+def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severity, fix: Remedy) -> Finding:
+    return facts.finding(
         "parameters-without-gradient",
-        f"{text}: {join_names(map(short, names), _FEW)}.",
+        f"{text}: {join_names(map(short, names), _MAX_NAMES)}.",
         Evidence("parameters without a gradient", len(names), "parameters"),
-        threshold="Flagged where it is so at every recorded step.",
+        threshold="Flagged if it holds at every recorded step.",
         severity=severity,
         layers=_layers_of(facts, names),
         parameters=tuple(names),
-        remedy=cure,
+        remedy=fix,
     )
 
 
-def not_cleared(facts: Facts) -> Finding | str | None:
-    """The gradients of the step before are still there when the backward pass begins."""
-    if facts.takes_turns:
-        return "several optimizers make steps, and what one leaves may be cleared before it is used"
-    if facts.groups and _not_held(facts):
-        return "gradients of parameters that are in no optimizer are left over, and never used"
+def check_cleared(facts: Facts) -> Finding | str | None:
+    """Gradients of the step before are still there when the backward pass begins."""
+    if facts.has_several_optimizers:
+        return "there are several optimizers, and one may clear the gradients that another left before they are used"
+    if facts.groups and _not_in_optimizer(facts):
+        return "leftover gradients may belong to parameters in no optimizer, which never use them"
     stale = facts.steps_column("stale_gradient")
     if len(stale) < 3:
-        return "leftover gradients were not recorded, which takes recorded steps in a row"
+        return "leftover gradients were not recorded, which needs recorded steps in a row"
     share = float((stale > limit("stale")).mean())
     if share <= 0.9:
         return None
-    return facts.found(
+    return facts.finding(
         "gradients-not-cleared",
-        "Each backward pass adds to the gradients of all steps before, because nothing clears them: the optimizer "
-        "follows their sum, which turns round late and swings.",
+        "Gradients are never cleared, so each backward pass adds to those of all steps before: the optimizer follows "
+        "their sum, which lags behind and oscillates.",
         Evidence("norm of the leftover gradient over that of the last step, median", float(np.median(stale))),
-        threshold=f"Flagged above {said('stale')} in 90 % of the steps.",
+        threshold=f"Flagged above {threshold_text('stale')} in 90 % of the steps.",
     )
 
 
-def no_signal(facts: Facts) -> Finding | str | None:
-    """No gradient enters at the output: a loss that does not depend on it, or labels of one class."""
+def check_signal(facts: Facts) -> Finding | str | None:
+    """The loss does not depend on the output, or all labels are of one class."""
     output = facts.output
     if output.get("has_graph") is False:
-        return _no_signal(
-            facts, "The model's output has no graph, so that no gradient can come back to its parameters."
-        )
-    labels = [] if facts.takes_turns else output.get("labels") or []
+        return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
+    labels = [] if facts.has_several_optimizers else output.get("labels") or []
     seen = sum(labels)
-    # dL/dout of one sign is also that of an L1 loss whose targets lie far off: its first loss is no cross-entropy's
+    # dL/dout has one sign, too, in an L1 loss with distant targets; its first loss is far above cross-entropy's
     is_far = len(labels) == 2 and facts.first_loss > limit("chance") * math.log(2)
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and not is_far:
-        text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing is to be told apart."
-        is_early = facts.count < limit("steps")  # the first batches of a rare class hold none of it
+        text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
+        is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
         return _no_signal(facts, text, Evidence("classes among the labels", 1.0), "warning" if is_early else "error")
-    known = facts.gradients[np.isfinite(facts.gradients)]
-    if not facts.saw_gradients:
+    known = facts.gradient_norms[np.isfinite(facts.gradient_norms)]
+    if not facts.has_recorded_gradients:
         return "no gradient was recorded"
-    if not len(known) and not facts.is_broken and not facts.run.meta.get("first_non_finite"):
-        return _no_signal(facts, "No gradient ever arrives at any parameter: the loss does not depend on the model.")
+    if not len(known) and not facts.is_non_finite and not facts.run.meta.get("first_non_finite"):
+        return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
     if len(known) and (known == 0).all():
         return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
     return None
 
 
-def _no_signal(facts: Facts, text: str, evidence: Evidence = _NO_GRADIENT, severity: Severity = "error") -> Finding:
-    exact = "No threshold: it is exactly so."
-    return facts.found("no-training-signal", text, evidence, threshold=exact, severity=severity)
+def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, severity: Severity = "error") -> Finding:
+    return facts.finding("no-training-signal", text, evidence, threshold="Exact: no threshold.", severity=severity)
 
 
 def _layers_of(facts: Facts, names: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: few digits, and words for what is NaN or was not measured."""
+"""Numbers as text: few digits, and words for NaN and missing values."""
 
 import math
 
@@ -8,7 +8,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for a sentence or a table; what was counted, in full.
+    """Format a number for a sentence or a table; integers in full.
 
     Example:
         >>> number(0.81), number(54321.0), number(1234567), number(float("nan")), number(None)
@@ -30,12 +30,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def plain(text: str) -> str:
-    """Text for a terminal, where a space that does not break would not be shown as one."""
+    """Replace no-break spaces, which some terminals do not show as spaces."""
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as a percentage; a part that is not all is never rounded to all or nothing.
+    """Format a fraction as a percentage; only exact 0 and 1 become 0 % and 100 %.
 
     Example:
         >>> percent(0.253), percent(1.0), percent(0.99999), percent(0.00001), percent(0)

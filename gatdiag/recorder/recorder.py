@@ -320,7 +320,7 @@ class Recorder:
 
     def _diagnosis(self, codes: Collection[str] = ()) -> "Diagnosis":
         """As it is now; without findings where codes are given and none of these is found."""
-        from gatdiag.diagnosis import Diagnosis, diagnose, finds, judged
+        from gatdiag.diagnosis import Diagnosis, diagnose, has_finding, run_checks
         from gatdiag.diagnosis.facts import Facts
 
         if self._writer is None:
@@ -332,7 +332,7 @@ class Recorder:
             if self._backlog is not None:
                 self._tell_signals(at_once=True)
         facts = Facts(self._writer.run(self._counter.step))
-        return judged(facts) if not codes or finds(facts, codes) else Diagnosis()
+        return run_checks(facts) if not codes or has_finding(facts, codes) else Diagnosis()
 
     def note(self, text: str) -> None:
         """Keep a remark with the run; the report shows it among the run's notes."""

@@ -289,7 +289,9 @@ class _Session:
 
 def _counted(trial: Trial) -> list[float]:
     """The values; NaN where the loss ended as NaN: a score is that of one class then."""
-    return [math.nan if Facts(run).is_broken else value for run, value in zip(trial.runs, trial.values, strict=True)]
+    return [
+        math.nan if Facts(run).is_non_finite else value for run, value in zip(trial.runs, trial.values, strict=True)
+    ]
 
 
 # --- what to try ------------------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tm
     found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", subject=subject_of(data, given))
     verdict = diagnose(found.run, weight_table(found)).verdict
     assert (verdict.code, verdict.evidence[0].value) == ("non-finite", 2)
-    assert "2 of the weight of convs.0.lin_l.weight" in verdict.text
+    assert "2 entries of the parameter convs.0.lin_l.weight" in verdict.text
     c = found.run.neurons.pivot(index="step", columns="law", values="c")
     assert c.index.tolist() == [0, 3]
     assert len(c.columns) == 16
@@ -318,7 +318,7 @@ class TestFindings:
         found = self.of(state, tmp_path)
         broken, dead = found["non-finite"], found["dead-weights"]
         assert (broken.severity, broken.layers, broken.parameters) == ("error", ("convs.1",), ("convs.1.att",))
-        assert "1 of the weight of convs.1.att is NaN or infinite" in broken.text
+        assert "1 entry of the parameter convs.1.att is NaN or infinite" in broken.text
         assert (dead.severity, dead.layers) == ("warning", ("convs.1",))
         assert "3 neurons" in dead.text
 

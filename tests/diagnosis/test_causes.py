@@ -11,8 +11,8 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.diagnosis.units import dead_weights
-from gatdiag.diagnosis.wiring import without_stored_gradient
+from gatdiag.diagnosis.units import check_dead_weights
+from gatdiag.diagnosis.wiring import check_stored_gradients
 from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_meta
@@ -187,7 +187,7 @@ def test_what_was_measured_at_one_step_only_is_not_compared_with_itself(tmp_path
     for name, steps in (("one", (0,)), ("two", (0, 50))):
         rows = {step: {table: each | ({column: 1.0} if step in steps else {})} for step in range(STEPS)}
         skipped = diagnose(recorded_run(tmp_path / name, meta, rows.__getitem__, STEPS)).skipped.get(code, "")
-        assert skipped.endswith("once only") == (name == "one")
+        assert skipped.endswith("only once") == (name == "one")
 
 
 @pytest.mark.parametrize(("every", "judged"), [(15, False), (10, True)])
@@ -261,14 +261,14 @@ def test_a_nan_after_a_huge_step_is_the_learning_rate(tmp_path):
     [
         (
             {"first_non_finite": FIRST, "logged": {"loss": [2.0, 1.9]}},
-            "At step 17 the output gradient of convs.1 became NaN though no value before it was large: an operation "
-            "after it, or in the loss, is not defined",
+            "At step 17 the output gradient of convs.1 became NaN although no earlier value was large: an "
+            "operation after it, or in the loss, is undefined",
         ),
         (
             {"layers": {"non_finite": [[0.0, 0.0], [0.0, 3.0], [4.0, 4.0]]}},
             "At step 1 the output of convs.1 became NaN or infinite",
         ),
-        ({"weights": {"gradient_non_finite": [[1.0, 0.0]]}}, "the gradient of the weight of convs.0.lin_l.weight"),
+        ({"weights": {"gradient_non_finite": [[1.0, 0.0]]}}, "the gradient of convs.0.lin_l.weight"),
         ({"logged": {"loss": [1.4, 0.2, math.nan, math.nan]}}, "At step 2 the loss became NaN"),
         ({"logged": {"loss": [1.4, math.inf, math.nan]}}, "At step 1 the loss became infinite"),
     ],
@@ -284,7 +284,7 @@ def test_a_learning_rate_that_fades_is_told_with_that_which_it_had(tmp_path, rat
     weights = {name: still([1.0, 1.0]) for name in ("norm", "gradient_norm", "update_ratio")}
     run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT, "learning_rate": rates})
     verdict = diagnose(run).verdict
-    assert verdict.title == "The learning rate fades too early"
+    assert verdict.title == "The learning rate decays too early"
     assert "group['lr'] = 0.1 " in verdict.remedy
 
 
@@ -316,8 +316,8 @@ def test_without_overshoot_it_is_said_what_the_rate_was_judged_by(tmp_path):
     """As of mini-batches, and of runs in which every tenth step is recorded."""
     weights = {"norm": still([4.0] * 4), "update_ratio": still([1e-2] * 4)}
     sparse = diagnose(build(tmp_path / "sparse", weights=weights, logged={"loss": FLAT}))
-    for code, says in (("lr-too-large", "only jumps"), ("lr-too-small", "next to nothing")):
-        assert sparse.skipped[code].startswith("overshoot was not recorded, which takes recorded steps in a row")
+    for code, says in (("lr-too-large", "only jumps"), ("lr-too-small", "only tiny steps")):
+        assert sparse.skipped[code].startswith("overshoot was not recorded, which needs recorded steps in a row")
         assert says in sparse.skipped[code]
     assert "recorded steps in a row" in sparse.skipped["gradients-not-cleared"]
     known = {"overshoot": np.full(STEPS, 0.5), "stale_gradient": np.zeros(STEPS)}
@@ -335,8 +335,8 @@ def test_the_share_of_the_weights_that_a_step_moves_is_that_of_all_together(tmp_
     for step in range(5):
         moved = sum((ratio[step, k] * norm[step, k]) ** 2 for k in range(3)) ** 0.5
         size = sum(norm[step, k] ** 2 for k in range(3)) ** 0.5
-        assert facts.step_ratio[step] == pytest.approx(moved / size)
-    assert facts.path == pytest.approx(sum(facts.step_ratio))
+        assert facts.step_ratios[step] == pytest.approx(moved / size)
+    assert facts.path_length == pytest.approx(sum(facts.step_ratios))
 
 
 def test_the_imbalance_is_c_over_the_mean_squared_norm_of_a_neuron(tmp_path):
@@ -357,9 +357,9 @@ def test_chance_is_the_entropy_of_the_labels_seen_else_that_of_the_classes(tmp_p
     facts = Facts(
         build(tmp_path / "classes", logged={"loss": [3.0], "val_accuracy": [0.5]}, layers={"mu": [[1.0]]}, width=4)
     )
-    assert facts.chance == pytest.approx(math.log(4))
+    assert facts.chance_loss == pytest.approx(math.log(4))
     facts = Facts(build(tmp_path / "labels", logged={"loss": [3.0]}, signals={"output": {"labels": [3, 1]}}))
-    assert facts.base == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    assert facts.baseline_loss == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
 def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
@@ -382,20 +382,20 @@ def weights(**columns):
 def test_dead_weights_are_counted_by_layer(tmp_path):
     facts = Facts(build(tmp_path / "run"))
     table = weights(layer=["a", "b"], dead_rows=[3.0, 0.0], dead_columns=[0.0, 2.0])
-    first, second = dead_weights(facts, table)
-    assert (first.severity, first.text) == ("warning", "Layer a has 3 neurons that nothing leads into.")
-    assert (second.severity, second.text) == ("note", "Layer b has 2 inputs that are not read.")
-    (zero,) = dead_weights(facts, weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
+    first, second = check_dead_weights(facts, table)
+    assert (first.severity, first.text) == ("warning", "Layer a has 3 neurons whose incoming weights are all zero.")
+    assert (second.severity, second.text) == ("note", "Layer b has 2 inputs whose weights are all zero.")
+    (zero,) = check_dead_weights(facts, weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
     assert zero.text == "Layer lin has a weight matrix that is zero."
-    assert list(dead_weights(facts, weights(dead_rows=[math.nan] * 2))) == []
+    assert list(check_dead_weights(facts, weights(dead_rows=[math.nan] * 2))) == []
 
 
 def test_parameters_whose_second_moment_is_zero_never_got_a_gradient(tmp_path):
     facts = Facts(build(tmp_path / "run"))
-    (found,) = without_stored_gradient(facts, weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
+    (found,) = check_stored_gradients(facts, weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
     assert (found.parameters, found.layers) == (("a",), ("lin",))
     assert "1 of 2 parameters" in found.text
-    assert list(without_stored_gradient(facts, weights())) == []
+    assert list(check_stored_gradients(facts, weights())) == []
 
 
 # --- what is there before the first step decides ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch_geometric.nn.aggr import AttentionalAggregation
 import gatdiag
 from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose
 from gatdiag.diagnosis.finding import Finding
-from gatdiag.diagnosis.verdict import ranked
+from gatdiag.diagnosis.verdict import rank_findings
 from gatdiag.errors import InputError
 from tests.report.builder import build
 from tests.run.synthetic import synthetic_run
@@ -22,7 +22,11 @@ from tests.run.synthetic import synthetic_run
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return [
-        gatdiag.load(synthetic_run(folder / name, steps=30, layers=10, neurons=2, collapse=name == "stuck"))
+        gatdiag.load(
+            synthetic_run(
+                folder / name, steps=30 if name == "stuck" else 120, layers=10, neurons=2, collapse=name == "stuck"
+            )
+        )
         for name in ("stuck", "fine")
     ]
 
@@ -121,7 +125,7 @@ def test_the_table_names_every_check_and_nothing_else():
     of_others = {"overflow", "non-finite", "dead-weights", "unchanged-checkpoints"}
     assert {*CHECKS} | of_others == {*CAUSES}
     assert {cause.figure for cause in CAUSES.values()} - {""} <= {figure.name for figure in gatdiag.figures.FIGURES}
-    assert {cause.if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
+    assert {cause.below_if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
     assert all(cause.title and cause.why for cause in CAUSES.values())
     assert all(reason for _, reason in THRESHOLDS.values())
 
@@ -141,19 +145,19 @@ def test_the_table_names_every_check_and_nothing_else():
 )
 def test_a_finding_explains_what_stands_below_it_but_not_what_stands_by_itself(found, expected):
     severity = {code: "note" if CAUSES[code].severity == "note" else "error" for code in found}
-    ordered = ranked([Finding(code, severity[code], "", "") for code in found])
+    ordered = rank_findings([Finding(code, severity[code], "", "") for code in found])
     assert [(one.code, [symptom.code for symptom in one.symptoms]) for one in ordered] == expected
 
 
 def test_a_note_explains_no_error_and_stands_below_it():
     noted, error = Finding("dead-units", "note", "", ""), Finding("lr-too-small", "error", "", "")
-    assert [*ranked([noted, error])] == [error, noted]
+    assert [*rank_findings([noted, error])] == [error, noted]
 
 
 def test_dead_units_that_training_made_stand_below_what_was_there_before():
     early, late = (Finding("dead-units", "error", "", "", steps=(step,)) for step in (0, 9))
     rank = Finding("rank-collapse", "error", "", "")
-    assert [next(ranked([rank, dead])).code for dead in (early, late)] == ["dead-units", "rank-collapse"]
+    assert [next(rank_findings([rank, dead])).code for dead in (early, late)] == ["dead-units", "rank-collapse"]
 
 
 def test_the_document_is_plain_data(runs):
@@ -266,3 +270,31 @@ def test_a_branch_that_the_loss_does_not_use_hides_no_cause(tmp_path):
     assert next(iter(found)) == "lr-too-small"
     assert found["parameters-without-gradient"].severity == "warning"
     assert found["parameters-without-gradient"].parameters == ("authors.weight", "authors.bias")
+
+
+def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_path):
+    logged = {"loss": np.linspace(2.0, 1.6, 60)}
+    diagnosis = diagnose(build(tmp_path / "run", logged=logged))
+    assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == ("failing", "healthy", "warning")
+    assert str(diagnosis).startswith("The network has hardly trained. No check found the cause.")
+    assert "No problem" not in str(diagnosis)
+
+
+def test_a_symptom_without_a_cause_does_not_contradict_the_line_to_paste(tmp_path):
+    stuck = diagnose(build(tmp_path / "stuck", logged={"loss": np.full(60, 2.0)})).verdict
+    assert stuck.text.endswith("No check found the cause; the experiment below narrows it down.")
+    assert stuck.remedy.startswith("# train on one batch")
+    output = {"implied_mse": 1e6, "implied_variance": 1.0, "implied_step": 0}
+    logged = {"loss": np.linspace(1e6, 7e5, 60)}
+    far = diagnose(build(tmp_path / "far", logged=logged, signals={"output": output})).verdict
+    assert far.text.endswith("has not even learned the mean of the targets. No check found another cause.")
+
+
+@pytest.mark.parametrize(("accuracy", "severity"), [(0.95, "warning"), (0.25, "error")])
+@pytest.mark.parametrize("code", ["output-softmax-twice", "gradients-not-cleared"])
+def test_what_is_certain_is_a_warning_where_the_network_predicts_well(tmp_path, code, accuracy, severity):
+    logged = {"loss": np.linspace(1.4, 1.3, 60), "val_accuracy": np.full(60, accuracy), "stale_gradient": np.ones(60)}
+    output = {"criterion": "cross-entropy", "criterion_share": 1.0, "last_operation": "SoftmaxBackward0"}
+    output |= {"labels": [5, 5, 5, 5], "min": 0.0, "max": 1.0}
+    found = {one.code: one for one in diagnose(build(tmp_path / "run", logged=logged, signals={"output": output}))}
+    assert found[code].severity == severity

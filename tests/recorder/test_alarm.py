@@ -57,12 +57,12 @@ FAULTS = {
     "parameters-not-in-optimizer": (
         {"parameters": lambda model: model.convs[2].parameters()},
         9,
-        "those it does not hold stay as initialized: convs.0.",
+        "keep their initial values: convs.0.",
     ),
     "no-training-signal": ({"weight": 0.0}, 9, "The gradient of every parameter is exactly zero"),
-    "gradients-not-cleared": ({"clears": False}, 9, "nothing clears them"),
+    "gradients-not-cleared": ({"clears": False}, 9, "Gradients are never cleared"),
     "output-softmax-twice": ({"model": Squashed}, 0, "ends in softmax"),
-    "input-nonfinite": ({"spoil": with_nan}, 0, "NaN in the output of convs.0. NaN or infinity in the inputs: 1 entry"),
+    "input-nonfinite": ({"spoil": with_nan}, 0, "NaN in the output of convs.0. NaN or infinity in the inputs: The"),
     "lr-too-large": ({"lr": 1e30}, 1, "in the output of convs.0. The learning rate is too large"),
 }  # fmt: skip
 

@@ -131,13 +131,13 @@ def facts_of(model, folder):
 
 
 LINES = {
-    "balanced stack": ("gatv2", False, lambda facts: remedy.balanced(facts)),
-    "balanced by laws": ("sage", False, lambda facts: remedy.balanced(facts)),
-    "balanced stream": ("gcn", True, lambda facts: remedy.balanced(facts)),
-    "normalized": ("gcn", True, lambda facts: remedy.inserted(facts, "LayerNorm")),
-    "skips": ("gat", False, lambda facts: remedy.inserted(facts, "LayerNorm", "ReLU", "Skip")),
-    "attention": ("gat", False, lambda facts: remedy.attention_anew(facts, ["convs.1", "convs.2"])),
-    "queries": ("transformer", False, lambda facts: remedy.attention_anew(facts, ["convs.1"])),
+    "balanced stack": ("gatv2", False, lambda facts: remedy.balanced_initialization(facts)),
+    "balanced by laws": ("sage", False, lambda facts: remedy.balanced_initialization(facts)),
+    "balanced stream": ("gcn", True, lambda facts: remedy.balanced_initialization(facts)),
+    "normalized": ("gcn", True, lambda facts: remedy.insert_modules(facts, "LayerNorm")),
+    "skips": ("gat", False, lambda facts: remedy.insert_modules(facts, "LayerNorm", "ReLU", "Skip")),
+    "attention": ("gat", False, lambda facts: remedy.reinitialize_attention(facts, ["convs.1", "convs.2"])),
+    "queries": ("transformer", False, lambda facts: remedy.reinitialize_attention(facts, ["convs.1"])),
     "fresh": ("gin", False, lambda facts: GLOROT),
 }
 
@@ -170,7 +170,7 @@ def test_layers_without_numbers_are_named(tmp_path):
             return self.last(self.second(self.first(x, edge_index).relu(), edge_index).relu(), edge_index)
 
     facts, *_ = facts_of(Named(), tmp_path / "run")
-    code, actions = remedy.inserted(facts, "Skip")
+    code, actions = remedy.insert_modules(facts, "Skip")
     assert "for name in ['first', 'second']:" in code
     assert actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip", "scale": 0.71}),)
 

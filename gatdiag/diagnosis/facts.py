@@ -200,20 +200,16 @@ class Facts:
     @cached_property
     def peak_loss_ratio(self) -> float:
         """The largest finite loss over `baseline_loss`."""
-        return (
-            float(self.finite_loss.max()) / self.baseline_loss
-            if len(self.finite_loss) and self.baseline_loss > 0
-            else math.nan
-        )
+        if not len(self.finite_loss) or not self.baseline_loss > 0:
+            return math.nan
+        return float(self.finite_loss.max()) / self.baseline_loss
 
     @cached_property
     def loss_jump(self) -> float:
         """The largest finite loss over the first, or over `baseline_loss` if that is higher."""
-        return (
-            self.peak_loss_ratio * self.baseline_loss / max(self.baseline_loss, self.first_loss)
-            if self.baseline_loss > 0
-            else math.nan
-        )
+        if not self.baseline_loss > 0:
+            return math.nan
+        return self.peak_loss_ratio * self.baseline_loss / max(self.baseline_loss, self.first_loss)
 
     @cached_property
     def state(self) -> State:

@@ -29,18 +29,18 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     hits = over[over > limit("overshoot")]
     factor = median(hits)
     if facts.is_preflight:
-        return _too_large(facts, early, factor, facts.severity) if _has_early_jump(facts, early, len(hits)) else None
+        return _rate_too_large(facts, early, factor, facts.severity) if _has_early_jump(facts, early, len(hits)) else None
     diverged = facts.is_non_finite or facts.peak_loss_ratio > limit(
         "jump" if facts.state in ("failing", "unknown") else "jump-trained"
     )
     if diverged and (len(hits) or early > limit("step-large")):
         is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
-        return _too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
+        return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
     if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):
-        return _too_large(facts, early, factor, "error")
+        return _rate_too_large(facts, early, factor, "error")
     swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
     if swings and facts.state == "failing" and facts.step_count >= limit("sure"):
-        return _too_large(facts, early, median(over), "warning")
+        return _rate_too_large(facts, early, median(over), "warning")
     return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so only jumps were looked for"
 
 
@@ -51,9 +51,9 @@ def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
     return replaces or (explodes and (hits > 0 or early > limit("step-large")))
 
 
-def _too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
+def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.initial_learning_rate(facts)
-    better = _smaller(facts, lr)
+    better = _smaller_rate(facts, lr)
     effect = "the loss does not settle"
     if facts.is_non_finite:
         effect = "the loss became NaN or infinite"
@@ -75,7 +75,7 @@ def _too_large(facts: Facts, early: float, factor: float, severity: Severity) ->
     )
 
 
-def _smaller(facts: Facts, lr: float) -> float:
+def _smaller_rate(facts: Facts, lr: float) -> float:
     """The learning rate at which the first step does not pass the minimum along it, and has a usual norm.
 
     Later steps are not telling once the weights have been replaced. Momentum makes steps longer later, by

@@ -1,17 +1,18 @@
-"""Treatment: train, diagnose, apply the remedy that the diagnosis names, train again, and say whether it helped.
+"""Treatment: train, diagnose, apply the proposed remedy, train again from the same seeds, and compare.
 
-    treatment  treat(): the trainings, in turn
-    outcome    Treatment and Trial: what came of them; by which logged number, and from where on one is better
-    actions    the table of what a remedy can do by itself: to a fresh model, to steps of the optimizer, to inputs
-    page       the treatment as a page, in its folder
+    treatment  treat(): runs the trainings
+    outcome    Treatment and Trial: the results; Metric: the logged number that is compared
+    actions    the table of actions: changes to a fresh model, to optimizer steps, or to inputs
+    page       the treatment as an HTML page in its folder
 
-The diagnosis says as data (`gatdiag.diagnosis.Action`) what its line to paste does; here it is done. Nothing is changed
-on the user's loop: the optimizer's settings are changed through torch's hooks while it steps, and given back.
+A diagnosis describes its remedy as code to paste and as data (`gatdiag.diagnosis.Action`); actions are carried out
+here. The user's training loop stays as it is: settings of the optimizer are changed by torch's hooks during each step,
+and restored after it.
 """
 
 from gatdiag.diagnosis import Action
 from gatdiag.treatment.actions import ACTIONS
-from gatdiag.treatment.outcome import Treatment, Trial, Yardstick
+from gatdiag.treatment.outcome import Metric, Treatment, Trial
 from gatdiag.treatment.treatment import treat
 
-__all__ = ["ACTIONS", "Action", "Treatment", "Trial", "Yardstick", "treat"]
+__all__ = ["ACTIONS", "Action", "Metric", "Treatment", "Trial", "treat"]

@@ -1,4 +1,4 @@
-"""What each action of a remedy does: to a fresh model, to the optimizer's steps, or to the model's inputs."""
+"""The actions of remedies: changes to a fresh model, to the optimizer's steps, or to the model's inputs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,34 +19,34 @@ from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_
 
 
 @dataclass
-class Dose:
-    """A model that is about to be trained, and what actions did to it.
+class TreatedModel:
+    """A fresh model, and the changes that actions made to it and will make to its training.
 
     Attributes:
-        model: It.
-        inputs: Of a forward pass, as far as they are known.
-        during: Contexts that hold while it is trained.
-        changes: What was changed, a line each.
+        model: The model.
+        inputs: Positional inputs of a forward pass; empty if they are not known.
+        contexts: Entered while the model is trained.
+        changes: A description of each change.
     """
 
     model: nn.Module
     inputs: tuple[Any, ...] = ()
-    during: ExitStack = field(default_factory=ExitStack)
+    contexts: ExitStack = field(default_factory=ExitStack)
     changes: list[str] = field(default_factory=list)
 
 
-def apply(dose: Dose, actions: Sequence[Action]) -> None:
-    """Do them, in order.
+def apply_actions(treated: TreatedModel, actions: Sequence[Action]) -> None:
+    """Apply actions in order.
 
     Raises:
-        InputError: There is no such action, or its settings do not fit.
-        ModelError: The model cannot be changed like that.
+        InputError: An action is unknown, or its settings do not fit.
+        ModelError: The model cannot be changed this way.
     """
     for action in actions:
         if action.name not in ACTIONS:
             raise InputError(f"Expected one of {join_names(ACTIONS)}, got {action.name!r}")
         try:
-            ACTIONS[action.name](dose, **action.settings)
+            ACTIONS[action.name](treated, **action.settings)
         except TypeError as error:
             raise InputError(f"{action}: its settings do not fit: {error}") from error
 
@@ -54,27 +54,29 @@ def apply(dose: Dose, actions: Sequence[Action]) -> None:
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def _initialize(dose: Dose, scheme: str, with_inputs: bool = False) -> None:
-    if with_inputs and not dose.inputs:
-        raise ModelError("it takes the inputs of a forward pass: gatdiag.treat(make_model, train, x, edge_index)")
-    applied = initialize_(dose.model, scheme, *(dose.inputs if with_inputs else ()))
-    dose.changes.append(f"fresh weights, {scheme}: {len(applied.changes)} parameters")
+def _initialize(treated: TreatedModel, scheme: str, with_inputs: bool = False) -> None:
+    if with_inputs and not treated.inputs:
+        raise ModelError("the inputs of a forward pass are needed: gatdiag.treat(make_model, train, x, edge_index)")
+    applied = initialize_(treated.model, scheme, *(treated.inputs if with_inputs else ()))
+    treated.changes.append(f"weights initialized with {scheme}: {len(applied.changes)} parameters")
 
 
-def _draw(dose: Dose, parameters: Sequence[str]) -> None:
+def _draw(treated: TreatedModel, parameters: Sequence[str]) -> None:
     with torch.no_grad():
         for name in parameters:
-            nn.init.xavier_normal_(dose.model.get_parameter(name))
-    dose.changes.append(f"fresh weights by Xavier: {join_names(parameters, 4)}")
+            nn.init.xavier_normal_(treated.model.get_parameter(name))
+    treated.changes.append(f"weights initialized with xavier_normal: {join_names(parameters, 4)}")
 
 
-def _insert_after(dose: Dose, layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0) -> None:
+def _insert_after(
+    treated: TreatedModel, layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0
+) -> None:
     if module not in _MODULES:
         raise InputError(f"Expected one of {join_names(_MODULES)} to insert, got {module!r}")
     for name in layers:
-        insert_after_(dose.model, name, _MODULES[module](width, scale))
-    said = f"{module}({scale:g})" if scale != 1.0 else module
-    dose.changes.append(f"{said} after {len(layers)} layers: {join_names(layers, 4)}")
+        insert_after_(treated.model, name, _MODULES[module](width, scale))
+    inserted = f"{module}({scale:g})" if scale != 1.0 else module
+    treated.changes.append(f"{inserted} inserted after {len(layers)} layers: {join_names(layers, 4)}")
 
 
 _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyType(
@@ -86,62 +88,62 @@ _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyT
 )
 
 
-def _leaky_relu(dose: Dose, slope: float) -> None:
-    dose.changes += map(str, leaky_relu_(dose.model, slope).changes)
+def _leaky_relu(treated: TreatedModel, slope: float) -> None:
+    treated.changes += map(str, leaky_relu_(treated.model, slope).changes)
 
 
-def _unfreeze(dose: Dose) -> None:
-    frozen = [name for name, parameter in dose.model.named_parameters() if not parameter.requires_grad]
-    dose.model.requires_grad_(True)
-    dose.changes.append(f"parameters are trained that were frozen: {join_names(frozen, 4)}")
+def _unfreeze(treated: TreatedModel) -> None:
+    frozen = [name for name, parameter in treated.model.named_parameters() if not parameter.requires_grad]
+    treated.model.requires_grad_(True)
+    treated.changes.append(f"frozen parameters are trained: {join_names(frozen, 4)}")
 
 
 # --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
-def _learning_rate(dose: Dose, factor: float) -> None:
-    dose.during.enter_context(_settings(dose.model, "lr", lambda group: group["lr"] * factor))
-    dose.changes.append(f"learning rate times {factor:.3g}")
+def _learning_rate(treated: TreatedModel, factor: float) -> None:
+    treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group: group["lr"] * factor))
+    treated.changes.append(f"learning rate times {factor:.3g}")
 
 
-def _constant_rate(dose: Dose, value: float) -> None:
-    dose.during.enter_context(_settings(dose.model, "lr", lambda group: value))
-    dose.changes.append(f"learning rate {value:g} in all steps, whatever the schedule says")
+def _constant_rate(treated: TreatedModel, value: float) -> None:
+    treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group: value))
+    treated.changes.append(f"learning rate {value:g} at every step, instead of the schedule")
 
 
-def _weight_decay(dose: Dose, value: float) -> None:
-    dose.during.enter_context(_settings(dose.model, "weight_decay", lambda group: value))
-    dose.changes.append(f"weight decay {value:g}")
+def _weight_decay(treated: TreatedModel, value: float) -> None:
+    treated.contexts.enter_context(_changed_setting(treated.model, "weight_decay", lambda group: value))
+    treated.changes.append(f"weight decay {value:g}")
 
 
-def _clear_gradients(dose: Dose) -> None:
+def _clear_gradients(treated: TreatedModel) -> None:
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        own = {id(parameter) for parameter in dose.model.parameters()}
+        own = {id(parameter) for parameter in treated.model.parameters()}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in own:
                     parameter.grad = None
 
-    dose.during.callback(register_optimizer_step_post_hook(after).remove)
-    dose.changes.append("gradients are cleared after each step")
+    treated.contexts.callback(register_optimizer_step_post_hook(after).remove)
+    treated.changes.append("gradients are cleared after each step")
 
 
 @contextmanager
-def _settings(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    """A setting of the groups that hold parameters of the model, changed during each step: schedulers see their own."""
-    kept: list[tuple[dict[str, Any], Any]] = []
+def _changed_setting(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+    """Change a setting during each step of the model's optimizers; schedulers see the original value."""
+    originals: list[tuple[dict[str, Any], Any]] = []
 
     def restore(*_: Any) -> None:
-        while kept:
-            group, old = kept.pop()
+        while originals:
+            group, old = originals.pop()
             group[name] = old
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        restore()  # a step that raised
+        restore()  # if the last step raised
         own = {id(parameter) for parameter in model.parameters()}
         for group in optimizer.param_groups:
             if name in group and not own.isdisjoint(map(id, group["params"])):
-                kept.append((group, group[name]))
+                originals.append((group, group[name]))
                 group[name] = value(group)
 
     handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(restore)
@@ -156,66 +158,67 @@ def _settings(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any
 # --- the inputs -------------------------------------------------------------------------------------------------------
 
 
-def _standardize_inputs(dose: Dose, names: Sequence[str]) -> None:
+def _standardize_inputs(treated: TreatedModel, names: Sequence[str]) -> None:
     known: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def standardized(name: str, x: Tensor) -> Tensor:
+    def standardize(name: str, x: Tensor) -> Tensor:
         if name not in known:
             known[name] = (x.mean(0), x.std(0).clamp(min=1e-6))
         mean, deviation = known[name]
         return (x - mean) / deviation
 
-    _Inputs(dose, standardized, names)(dose.model, dose.inputs, {})  # the statistics of all nodes, if they are there
-    _change_inputs(dose, standardized, names)
-    dose.changes.append(f"columns of {join_names(names)} have mean 0 and variance 1")
+    # statistics of all nodes if the inputs are known, else of the first batch
+    _Inputs(treated, standardize, names)(treated.model, treated.inputs, {})
+    _change_inputs(treated, standardize, names)
+    treated.changes.append(f"columns of {join_names(names)} standardized to mean 0 and variance 1")
 
 
-def _replace_non_finite_inputs(dose: Dose, names: Sequence[str]) -> None:
-    def finite(_: str, x: Tensor) -> Tensor:
+def _replace_non_finite_inputs(treated: TreatedModel, names: Sequence[str]) -> None:
+    def replace_non_finite(_: str, x: Tensor) -> Tensor:
         known = x[x.isfinite()]
         if not len(known):
             return torch.zeros_like(x)
-        low, high = known.aminmax()  # beyond them, so that what was infinite can still be told from the rest
+        low, high = known.aminmax()  # beyond the finite values, so that infinity stays distinct
         return torch.nan_to_num(x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)
 
-    _change_inputs(dose, finite, names)
-    dose.changes.append(f"NaN in {join_names(names)} is zero, infinity just beyond all other values")
+    _change_inputs(treated, replace_non_finite, names)
+    treated.changes.append(f"NaN in {join_names(names)} replaced by 0, infinity by a value beyond all finite ones")
 
 
 class _Inputs:
-    """A hook that changes tables among the arguments of a forward pass, by their names."""
+    """A forward pre-hook that changes floating-point matrices among the arguments, by name."""
 
-    def __init__(self, dose: Dose, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
+    def __init__(self, treated: TreatedModel, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
         self._change, self._names, self.used = change, names, False
-        self._arguments = [*signature(dose.model.forward).parameters]
+        self._arguments = [*signature(treated.model.forward).parameters]
 
     def __call__(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the model gets them."""
+        """Return the changed arguments."""
         rest = (f"argument {place}" for place in range(len(self._arguments), len(args)))
         named = zip([*self._arguments[: len(args)], *rest], args, strict=True)
-        return tuple(self._changed(*one) for one in named), {name: self._changed(name, x) for name, x in kwargs.items()}
+        return tuple(self._apply(*one) for one in named), {name: self._apply(name, x) for name, x in kwargs.items()}
 
-    def _changed(self, name: str, x: Any) -> Any:
+    def _apply(self, name: str, x: Any) -> Any:
         if name not in self._names or not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
             return x
         self.used = True
         return self._change(name, x)
 
 
-def _change_inputs(dose: Dose, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
-    hook = _Inputs(dose, change, names)
+def _change_inputs(treated: TreatedModel, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
+    hook = _Inputs(treated, change, names)
 
     def refuse_unused(kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not hook.used:
             raise ModelError(
-                f"{join_names(names)} of {type(dose.model).__name__}.forward was never a tensor of floating-point "
-                "numbers, so that it could not be changed on its way: change the data"
+                f"{join_names(names)} of {type(treated.model).__name__}.forward was never a floating-point matrix, so "
+                "it could not be changed: change the data instead"
             )
 
-    dose.during.push(refuse_unused)
-    dose.during.callback(dose.model.register_forward_pre_hook(hook, with_kwargs=True).remove)
+    treated.contexts.push(refuse_unused)
+    treated.contexts.callback(treated.model.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
 
 ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
@@ -233,4 +236,4 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "replace_non_finite_inputs": _replace_non_finite_inputs,
     }
 )
-"""Name of an action -> what does it, called with a `Dose` and the settings."""
+"""Name of an action -> function that applies it, called with a `TreatedModel` and the settings."""

@@ -1,4 +1,4 @@
-"""The page of a treatment: what was tried and what came of it, then the report's own comparison of before and after."""
+"""The HTML page of a treatment: what was tried and whether it helped, then the runs before and after side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ _CUT_SHORT: Final = "The treatment was cut short"
 
 
 def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
-    """The page in the folder of a treatment.
+    """Write the page to the folder of a treatment.
 
     Args:
-        done: The treatment, as far as it went.
-        ended_by: What ended it early.
+        done: The treatment, possibly incomplete.
+        ended_by: The exception that ended it early.
 
     Raises:
         OSError: The file cannot be written.
@@ -36,7 +36,7 @@ def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
         "Verdict": ("treatment", True),
         "Results by run": ("treatment-seeds", section["seeds"]),
         **{name.capitalize(): (f"treatment-{name}", True) for name, *_ in section["sides"]},
-        "To be changed by hand": ("treatment-by-hand", section["by_hand"]),
+        "To change in your code": ("treatment-manual-fixes", section["manual_fixes"]),
     }
     anchors = [(name, anchor) for name, (anchor, there) in contents.items() if there]
     names = [str(run.meta["model"]) for run in done.before.runs if run.meta.get("model")]
@@ -45,21 +45,21 @@ def write_page(done: Treatment, ended_by: BaseException | None = None) -> Path:
 
 
 def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
-    """What templates/treatment.html shows."""
+    """The variables of templates/treatment.html."""
     trained = (trial for trial in reversed(done.trials) if trial.runs)
     after = done.after or next(trained, None)
     trials = [done.before] if after is None else [done.before, after]
     runs = {trial.name: [run for run in trial.runs if not is_empty(run)] for trial in trials}
     every = [run for of_trial in runs.values() for run in of_trial]
     groups = [name for name, of_trial in runs.items() for _ in of_trial]
-    chosen = done.trials[0].finding if done.trials else None  # which may be another one than the verdict
-    said = {trial.name: trial.verdict for trial in trials} | ({done.before.name: chosen} if chosen else {})
-    figures = _figures(runs, said[done.before.name])
+    chosen = done.trials[0].finding if done.trials else None  # not always the verdict
+    shown = {trial.name: trial.verdict for trial in trials} | ({done.before.name: chosen} if chosen else {})
+    figures = _figures(runs, shown[done.before.name])
     headline = _CUT_SHORT if not done.helped and (ended_by is not None or not every) else done.headline
     return {
-        "cured": done.helped or headline == NOTHING,
+        "is_good": done.helped or headline == NOTHING,
         "headline": headline,
-        "course": done.course,
+        "history": done.history,
         "remedy": done.remedy if done.helped else "",
         "warnings": [
             *_cut_short(ended_by),
@@ -67,21 +67,21 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         ],
         "curves": figure_block(SPREAD_CURVES, every, "treatment", groups=groups) if every else None,
         "seeds": comparison_table(every, "treatment-seeds") if every else None,
-        "sides": [(name, one, figures.get(name)) for name, one in said.items() if one is not None],
-        "by_hand": done.by_hand,
+        "sides": [(name, one, figures.get(name)) for name, one in shown.items() if one is not None],
+        "manual_fixes": done.manual_fixes,
         "folders": [str(run.folder) for of_trial in runs.values() for run in of_trial[:1]],
     }
 
 
 def _cut_short(error: BaseException | None) -> Iterator[str]:
     if error is not None:
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        said = "interrupted by hand" if isinstance(error, KeyboardInterrupt) else one_line(said).rstrip(".")
-        yield f"Cut short: {said}. What was recorded until then is kept, and shown here."
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        reason = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else one_line(reason).rstrip(".")
+        yield f"Cut short: {reason}. What was recorded until then is kept and shown here."
 
 
 def _figures(runs: Mapping[str, Sequence[Run]], finding: Finding | None) -> dict[str, FigureBlock | None]:
-    """The figure that shows the evidence, of the first seed before and after; what they share, on the same scale."""
+    """The figure that shows the evidence, for the first seed before and after, on the same scales."""
     first = {name: of_trial[0] for name, of_trial in runs.items() if of_trial}
     wanted = finding.figure if finding is not None else ""
     figures = figures_for([next(iter(first.values()))]) if first else []

@@ -1,4 +1,4 @@
-"""treat(): a training before and after the remedy that its diagnosis names."""
+"""treat(): a training before and after the remedies that its diagnosis proposes."""
 
 import math
 import os
@@ -21,17 +21,17 @@ from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import check_initialized
-from gatdiag.treatment.actions import ACTIONS, Dose, apply
-from gatdiag.treatment.outcome import Treatment, Trial, Yardstick, result, yardstick
+from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
+from gatdiag.treatment.outcome import Metric, Treatment, Trial, choose_metric, describe_trial
 from gatdiag.treatment.page import PAGE, write_page
 from gatdiag.watching import watch
 
 MakeModel = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Recorder], Any]
 
-_OPTIMIZER: Final = "optimizer = "  # how the line begins that makes it
-_MOST: Final = 4  # remedies that are tried
-_OF_REMEDIES: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised where a remedy does not fit a model
+_OPTIMIZER_LINE: Final = "optimizer = "  # start of the line that creates it
+_MAX_TRIALS: Final = 4
+_REMEDY_ERRORS: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised if a remedy does not fit the model
 
 
 def treat(
@@ -45,28 +45,30 @@ def treat(
     overwrite: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Treatment:
-    """Train, diagnose, apply the remedy that the diagnosis names, train again from the same seeds, and compare.
+    """Train, diagnose, apply the proposed remedy, train again from the same seeds, and compare.
+
+    If the remedy does not help, that of the next finding is tried.
 
     Args:
-        make_model: Gives a fresh model each time, the same but for its random numbers.
-        train: The training loop, called with the model and a recorder; it makes the optimizer, and logs with
+        make_model: Returns a new model at each call, the same except for its random numbers.
+        train: The training loop, called with the model and a recorder. It creates the optimizer, and logs with
             ``recorder.log(loss=loss, val_accuracy=...)``.
-        inputs: Of a forward pass, for remedies that need one; those of the first one in training if left out.
-        seeds: Of torch, numpy and `random`, set before each call of `make_model`.
-        remedy: What to apply in place of what the diagnosis names: actions, or the code of a finding.
-        before: Folders of runs of this very training, one for each seed, that are taken as they are in place of
-            training again.
-        folder: Where runs and page are written.
-        overwrite: Replace the treatment that is in the folder.
-        on_progress: Called with a line about each training when it begins, and about what came of it.
+        inputs: Positional inputs of a forward pass, for remedies that need them; by default those of the first forward
+            pass in training.
+        seeds: Seeds of torch, numpy and `random`, set before each call of `make_model`.
+        remedy: What to apply instead of the proposed remedy: actions, or the code of a finding.
+        before: Folders of recorded runs of the unchanged training, one for each seed, which are then not trained again.
+        folder: The folder for the runs and the page.
+        overwrite: Replace a treatment that is in the folder.
+        on_progress: Called with a line of text before each training and after each trial.
 
     Returns:
-        What was before, what was tried, and whether it helped. A healthy training is left as it is.
+        The trainings before and with each remedy, and whether it helped. A healthy training is not changed.
 
     Raises:
-        InputError: An argument is wrong, the folder holds a treatment, the model changes between calls, the training
-            makes no step or logs nothing. What the factory or the loop raises before a remedy is applied comes through
-            as it is; what was recorded until then is kept.
+        InputError: An argument is wrong, the folder is not empty, the model changes between calls, or the training
+            takes no optimizer step or logs nothing. Exceptions of `make_model` and `train` are passed on unless a
+            remedy was applied; what was recorded until then is kept.
 
     Example:
         >>> import tempfile
@@ -86,7 +88,11 @@ def treat(
         >>> treatment.verdict.code, treatment.helped
         ('lr-too-small', True)
     """
-    known, given, place = _seeds(seeds), _given(remedy), Path(folder).absolute()  # the loop may change directories
+    known, given, place = (
+        _check_seeds(seeds),
+        _check_remedy(remedy),
+        Path(folder).absolute(),
+    )  # train() may change directories
     if not callable(make_model) or isinstance(make_model, nn.Module) or not callable(train):
         raise InputError(
             f"Expected functions make_model() and train(model, recorder), got {make_model!r:.60} and {train!r:.60}"
@@ -94,28 +100,28 @@ def treat(
     if len(before) not in (0, len(known)):
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
     if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
-        raise InputError(f"{place} is not empty: give another folder, or say overwrite=True to replace the treatment")
+        raise InputError(f"{place} is not empty: give another folder, or overwrite=True to replace the treatment")
     if overwrite:
-        (place / PAGE).unlink(missing_ok=True)  # which would tell of other runs than are there, should this be killed
+        (place / PAGE).unlink(missing_ok=True)  # it would not match the new runs if this is killed
     session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or (lambda _: None))
     try:
         done = session.run(given, [load(place) for place in before])
-    except BaseException as error:  # whatever ends it, what was recorded is shown, and the error goes on
-        session.show(error)
+    except BaseException as error:  # show what was recorded, whatever the error
+        session.write_partial_page(error)
         raise
     write_page(done)
     return done
 
 
-def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     known = tuple(seeds) if isinstance(seeds, Iterable) else ()
     fits = all(type(seed) is int and 0 <= seed < 2**32 for seed in known)
     if not known or not fits or len({*known}) < len(known):
-        raise InputError(f"seeds: expected different whole numbers from 0 to 2**32 - 1, got {seeds!r}")
+        raise InputError(f"seeds: expected distinct integers from 0 to 2**32 - 1, got {seeds!r}")
     return known
 
 
-def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
+def _check_remedy(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
     if remedy is None or isinstance(remedy, str):
         return remedy
     given = (remedy,) if isinstance(remedy, Action) else remedy
@@ -127,8 +133,8 @@ def _given(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action
     return actions
 
 
-class _RefusedError(Exception):
-    """A remedy that cannot be applied, or that the training does not bear."""
+class _RemedyError(Exception):
+    """A remedy cannot be applied, or training raises an error with it."""
 
 
 @dataclass
@@ -141,10 +147,10 @@ class _Session:
     seeds: tuple[int, ...]
     folder: Path
     overwrite: bool
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     signature: dict[str, Any] | None = None
     last_model: weakref.ref[nn.Module] | None = None
-    yardstick: Yardstick | None = None
+    metric: Metric | None = None
     done: Treatment | None = None
     current: Trial | None = None
     recording: Path | None = None
@@ -152,86 +158,86 @@ class _Session:
     def run(self, given: str | tuple[Action, ...] | None, recorded: Sequence[Run] = ()) -> Treatment:
         before = Trial("before")
         for run in recorded:
-            before = self.with_run(before, run)
-        before = before if recorded else self.trained(before)
-        self.done = done = Treatment(self.folder, self.seeds, self.yardstick, before)
-        options = _options(before, given)
+            before = self.add_run(before, run)
+        before = before if recorded else self.train_trial(before)
+        self.done = done = Treatment(self.folder, self.seeds, self.metric, before)
+        options = _remedy_options(before, given)
         basis, tried = before, set[frozenset[str]]()
-        while options and len(done.trials) < _MOST:
+        while options and len(done.trials) < _MAX_TRIALS:
             option = options.pop(0)
             if (actions := frozenset(map(str, option.actions))) in tried:
                 continue
             tried.add(actions)
-            trial = self.judged(self.trained(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
+            trial = self.compare(self.train_trial(replace(option, name=f"after-{len(done.trials) + 1}")), basis)
             self.done = done = replace(done, trials=(*done.trials, trial))
-            self.tell(result(trial))
+            self.report(describe_trial(trial))
             if trial.helped:
                 basis = trial
-                options = _options(trial, None) if given is None else []
-            elif given is None and (behind := _behind(trial)) is not None:
-                # by itself first: what did not help is left out unless it takes both
-                options = [_on_top(basis, behind), _on_top(trial, behind), *options]
+                options = _remedy_options(trial, None) if given is None else []
+            elif given is None and (behind := _next_cause(trial)) is not None:
+                # first without the remedy that did not help, then with both
+                options = [_add_remedy(basis, behind), _add_remedy(trial, behind), *options]
         return done
 
     # --- trainings ----------------------------------------------------------------------------------------------------
 
-    def trained(self, trial: Trial) -> Trial:
-        """With the remedy of the trial, from each seed."""
+    def train_trial(self, trial: Trial) -> Trial:
+        """Train with the remedy of the trial, from each seed."""
         for seed in self.seeds:
             self.current = trial
-            self.tell(f"{trial.name}, seed {seed}")
+            self.report(f"{trial.name}, seed {seed}")
             try:
-                run, changes = self.one(trial, seed)
-            except _RefusedError as refused:
-                return replace(trial, refused=str(refused))
-            trial = replace(self.with_run(trial, run), changes=tuple(changes))
+                run, changes = self.train_once(trial, seed)
+            except _RemedyError as error:
+                return replace(trial, failure=str(error))
+            trial = replace(self.add_run(trial, run), changes=tuple(changes))
         return trial
 
-    def with_run(self, trial: Trial, run: Run) -> Trial:
-        diagnoses, values = (*trial.diagnoses, diagnose(run)), (*trial.values, self.value(run))
+    def add_run(self, trial: Trial, run: Run) -> Trial:
+        diagnoses, values = (*trial.diagnoses, diagnose(run)), (*trial.values, self.value_of(run))
         return replace(trial, runs=(*trial.runs, run), diagnoses=diagnoses, values=values)
 
-    def one(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
-        """One training; all random states are given back."""
+    def train_once(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
+        """Train once; all random states are restored."""
         folder = self.folder / trial.name / f"seed-{seed}"
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
         with random_state(seed, devices):
             model = self.make_model()
-            self.check(model)
-            dose = Dose(model, self.inputs)
+            self.check_model(model)
+            treated = TreatedModel(model, self.inputs)
             try:
-                with dose.during:
-                    apply(dose, trial.actions)
-                    self.watch_inputs(dose)
+                with treated.contexts:
+                    apply_actions(treated, trial.actions)
+                    self.capture_inputs(treated)
                     with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
                         self.recording = folder
                         self.train(model, recorder)
-            except _OF_REMEDIES as error:
+            except _REMEDY_ERRORS as error:
                 if trial.name == "before":
                     raise
                 raised = "" if isinstance(error, GatdiagError) else f"training raised {type(error).__name__}: "
-                raise _RefusedError(f"{raised}{error}") from error
+                raise _RemedyError(f"{raised}{error}") from error
         run = load(folder)
         if not len(run.parameters):
             raise InputError(
-                "train(model, recorder) made no step of an optimizer that holds parameters of its model: train the "
-                "model that it is given, or call recorder.step() before each update"
+                "train(model, recorder) made no step of an optimizer with parameters of its model: train the model "
+                "that is passed, or call recorder.step() before each update"
             )
-        return run, dose.changes
+        return run, treated.changes
 
-    def watch_inputs(self, dose: Dose) -> None:
-        """Keep the inputs of the first forward pass, if none were given."""
+    def capture_inputs(self, treated: TreatedModel) -> None:
+        """Keep the inputs of the first forward pass, unless inputs were given."""
 
         def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.inputs = () if kwargs else args
             handle.remove()  # so that the model can be pickled
 
         if not self.inputs:
-            handle = dose.model.register_forward_pre_hook(keep, with_kwargs=True)
-            dose.during.callback(handle.remove)
+            handle = treated.model.register_forward_pre_hook(keep, with_kwargs=True)
+            treated.contexts.callback(handle.remove)
 
-    def show(self, error: BaseException) -> None:
-        """The page of what was recorded until an error; nothing where that is nothing."""
+    def write_partial_page(self, error: BaseException) -> None:
+        """Write the page of what was recorded until an error, if anything was."""
         if self.recording is None or self.current is None:
             return
         cut = self.current
@@ -240,21 +246,21 @@ class _Session:
             late = () if self.recording in known else (load(self.recording),)
             trial = replace(cut, runs=(*cut.runs, *late))
             if self.done is None:
-                done = Treatment(self.folder, self.seeds, self.yardstick, trial)
+                done = Treatment(self.folder, self.seeds, self.metric, trial)
             else:
                 done = replace(self.done, trials=(*self.done.trials, trial))
             warn(f"the treatment was cut short; what was recorded is shown in {write_page(done, error)}", stacklevel=4)
-        except Exception as problem:  # the user's own exception matters more
+        except Exception as problem:  # do not hide the original exception
             warn(f"the treatment was cut short, and its page could not be written: {problem}", stacklevel=4)
 
-    def check(self, model: Any) -> None:
-        """The factory gives the same model each time."""
+    def check_model(self, model: Any) -> None:
+        """Raise InputError unless make_model() returned a new model with the same parameters as before."""
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
         check_initialized(model)
         if self.last_model is not None and self.last_model() is model:
             raise InputError(
-                "make_model() returned the same model again, which is trained already: build a new one at each call"
+                "make_model() returned the same model again, which is already trained: create a new one at each call"
             )
         self.last_model = weakref.ref(model)
         signature = {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
@@ -265,30 +271,30 @@ class _Session:
                 name for name in {**signature, **self.signature} if signature.get(name) != self.signature.get(name)
             )
             raise InputError(
-                f"make_model() returned another model than before: {other} differs. Expected the same parameters in "
-                "the same shapes at each call, so that trainings can be compared"
+                f"make_model() returned another model than before: {other} differs. Expected the same parameters with "
+                "the same shapes and dtypes at each call"
             )
 
-    # --- what came of it ----------------------------------------------------------------------------------------------
+    # --- comparison ---------------------------------------------------------------------------------------------------
 
-    def value(self, run: Run) -> float:
-        self.yardstick = self.yardstick or yardstick(run)
-        if self.yardstick is None:
+    def value_of(self, run: Run) -> float:
+        self.metric = self.metric or choose_metric(run)
+        if self.metric is None:
             raise InputError(
-                "train(model, recorder) logged no loss and no score, so that trainings cannot be compared: call "
+                "train(model, recorder) logged no loss and no score by which trainings could be compared: call "
                 "recorder.log(loss=loss, val_accuracy=...) in it"
             )
-        return self.yardstick.value(run)
+        return self.metric.value(run)
 
-    def judged(self, trial: Trial, basis: Trial) -> Trial:
-        if trial.refused or self.yardstick is None:
+    def compare(self, trial: Trial, basis: Trial) -> Trial:
+        if trial.failure or self.metric is None:
             return trial
-        gains = tuple(map(self.yardstick.gain, _counted(basis), _counted(trial)))
-        return replace(trial, gains=gains, helped=self.yardstick.helped(gains))
+        gains = tuple(map(self.metric.gain, _values(basis), _values(trial)))
+        return replace(trial, gains=gains, helped=self.metric.helped(gains))
 
 
-def _counted(trial: Trial) -> list[float]:
-    """The values; NaN where the loss ended as NaN: a score is that of one class then."""
+def _values(trial: Trial) -> list[float]:
+    """The values; NaN if the loss ended as NaN, where scores mean nothing."""
     return [
         math.nan if Facts(run).is_non_finite else value for run, value in zip(trial.runs, trial.values, strict=True)
     ]
@@ -297,25 +303,25 @@ def _counted(trial: Trial) -> list[float]:
 # --- what to try ------------------------------------------------------------------------------------------------------
 
 
-def _options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial]:
-    """Remedies on top of those of a trial, the verdict's first."""
+def _remedy_options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial]:
+    """Trials with one more remedy than this one, that of the verdict first."""
     if isinstance(given, tuple):
         return [Trial("", None, given, "\n".join(f"# {action}" for action in given))]
-    verdict, findings = trial.verdict, [finding for finding in _in_turn(trial) if finding.actions]
+    verdict, findings = trial.verdict, [finding for finding in _by_priority(trial) if finding.actions]
     if given is None:
-        # if nothing is wrong, or what is wrong has to be changed by hand before anything else, there are none
+        # none if nothing is wrong, or if the verdict can only be fixed in the user's code
         treatable = verdict is not None and verdict.is_problem and verdict.severity != "note" and verdict.actions
-        return [_on_top(trial, finding) for finding in findings] if treatable else []
+        return [_add_remedy(trial, finding) for finding in findings] if treatable else []
     if given not in (codes := [finding.code for finding in findings]):
         raise InputError(
             f"remedy: expected the code of a finding that can be treated, got {given!r}; of this training: "
             f"{join_names(codes) or 'none'}"
         )
-    return [_on_top(trial, finding) for finding in findings if finding.code == given]
+    return [_add_remedy(trial, finding) for finding in findings if finding.code == given]
 
 
-def _in_turn(trial: Trial) -> list[Finding]:
-    """The verdict, the other findings as often as they stand, then what the verdict explains."""
+def _by_priority(trial: Trial) -> list[Finding]:
+    """The verdict, the other findings by severity and frequency, then the symptoms of the verdict."""
     verdict = trial.verdict
     every = [finding for diagnosis in trial.diagnoses for finding in diagnosis]
     often = Counter(finding.code for finding in every)
@@ -324,18 +330,18 @@ def _in_turn(trial: Trial) -> list[Finding]:
     return list({finding.code: finding for finding in reversed(ranked)}.values())[::-1]
 
 
-def _on_top(trial: Trial, finding: Finding) -> Trial:
-    """The finding's remedy after those of a trial, the optimizer last; what is set again is not said twice."""
+def _add_remedy(trial: Trial, finding: Finding) -> Trial:
+    """Add the finding's remedy to those of a trial, the optimizer last; later settings replace earlier ones."""
     again = {action.name for action in finding.actions if "value" in action.settings}
     kept = [action for action in trial.actions if action.name not in again]
-    is_new = any(line.startswith(_OPTIMIZER) for line in finding.remedy.splitlines())
-    lines = [line for line in trial.remedy.splitlines() if not (is_new and line.startswith(_OPTIMIZER))]
-    lines = sorted([*lines, *finding.remedy.splitlines()], key=lambda line: line.startswith(_OPTIMIZER))
+    is_new = any(line.startswith(_OPTIMIZER_LINE) for line in finding.remedy.splitlines())
+    lines = [line for line in trial.remedy.splitlines() if not (is_new and line.startswith(_OPTIMIZER_LINE))]
+    lines = sorted([*lines, *finding.remedy.splitlines()], key=lambda line: line.startswith(_OPTIMIZER_LINE))
     return Trial("", finding, (*kept, *finding.actions), "\n".join(lines))
 
 
-def _behind(trial: Trial) -> Finding | None:
-    """The cause that is seen now that the one that was treated is gone; None if that is still there."""
+def _next_cause(trial: Trial) -> Finding | None:
+    """The first cause found after a remedy removed its own; None if that is still there."""
     codes = {diagnosis.verdict.code for diagnosis in trial.diagnoses}
-    is_gone = not trial.refused and trial.finding is not None and trial.finding.code not in codes
-    return next((option.finding for option in _options(trial, None)), None) if is_gone else None
+    is_gone = not trial.failure and trial.finding is not None and trial.finding.code not in codes
+    return next((option.finding for option in _remedy_options(trial, None)), None) if is_gone else None

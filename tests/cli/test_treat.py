@@ -117,6 +117,6 @@ def test_what_was_recorded_before_an_interrupt_is_shown(treat, tmp_path):
     done = treat("Interrupted", "--steps", "60")
     assert done.exit_code == 130
     page = (tmp_path / "treated" / "treatment.html").read_text()
-    assert "Cut short: interrupted by hand." in page
+    assert "Cut short: interrupted by the user." in page
     assert len(gatdiag.load(tmp_path / "treated" / "before" / "seed-3").steps) > 3
     assert "treatment.html" in done.stderr

@@ -13,16 +13,16 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
 from gatdiag.experiments.settings import Network
-from gatdiag.treatment.actions import ACTIONS, Dose, apply
+from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
 from tests.treatment.loops import Silent, X, loop, make
 
 
 def trained(actions, train):
     torch.manual_seed(0)
     model = make()
-    dose = Dose(model)
-    with dose.during:
-        apply(dose, actions)
+    treated = TreatedModel(model)
+    with treated.contexts:
+        apply_actions(treated, actions)
         train(model, Silent)
     return [parameter.detach() for parameter in model.parameters()]
 
@@ -64,9 +64,9 @@ def test_gradients_are_cleared_after_each_step():
 def test_optimizers_of_other_models_are_left_alone():
     other = nn.Linear(2, 2)
     chosen = torch.optim.SGD(other.parameters(), lr=1.0)
-    dose, before = Dose(make()), copy.deepcopy(other)
-    with dose.during:
-        apply(dose, [Action("learning_rate", {"factor": 0.0}), Action("clear_gradients")])
+    treated, before = TreatedModel(make()), copy.deepcopy(other)
+    with treated.contexts:
+        apply_actions(treated, [Action("learning_rate", {"factor": 0.0}), Action("clear_gradients")])
         other(torch.ones(1, 2)).sum().backward()
         chosen.step()
     assert other.weight.grad is not None
@@ -75,13 +75,13 @@ def test_optimizers_of_other_models_are_left_alone():
 
 def test_a_step_that_raises_leaves_the_rate_as_it_was():
     model = make()
-    chosen, dose = torch.optim.SGD(model.parameters(), lr=1.0), Dose(model)
+    chosen, treated = torch.optim.SGD(model.parameters(), lr=1.0), TreatedModel(model)
 
     def closure():
         raise ArithmeticError
 
-    with dose.during:
-        apply(dose, [Action("learning_rate", {"factor": 0.1})])
+    with treated.contexts:
+        apply_actions(treated, [Action("learning_rate", {"factor": 0.1})])
         with pytest.raises(ArithmeticError):
             chosen.step(closure)
     assert chosen.param_groups[0]["lr"] == 1.0
@@ -105,7 +105,7 @@ def test_inputs_that_never_come_are_said():
 
 def test_frozen_parameters_are_trained():
     model = make().requires_grad_(False)
-    apply(Dose(model), [Action("unfreeze")])
+    apply_actions(TreatedModel(model), [Action("unfreeze")])
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -115,7 +115,7 @@ def test_frozen_parameters_are_trained():
 )
 def test_what_is_no_action_is_said(action):
     with pytest.raises(InputError):
-        apply(Dose(make()), [action])
+        apply_actions(TreatedModel(make()), [action])
 
 
 # --- the line to paste and the action are the same --------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_the_line_to_paste_does_what_the_action_does(case, tmp_path):
     torch.manual_seed(1)
     exec(code, {"model": pasted, "x": x, "edge_index": edge_index, "torch": torch, "gatdiag": gatdiag})
     torch.manual_seed(1)
-    apply(Dose(treated, (x, edge_index)), actions)
+    apply_actions(TreatedModel(treated, (x, edge_index)), actions)
     one, other = pasted.state_dict(), treated.state_dict()
     assert [*one] == [*other]
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -2,10 +2,12 @@ import math
 
 import pytest
 
-from gatdiag.treatment.outcome import Yardstick, yardstick
+from gatdiag.diagnosis import Diagnosis
+from gatdiag.treatment import Treatment, Trial
+from gatdiag.treatment.outcome import Metric, choose_metric
 from tests.report.builder import build
 
-LOSS, SCORE = Yardstick("loss", False), Yardstick("val_acc", True)
+LOSS, SCORE = Metric("loss", False), Metric("val_acc", True)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +22,11 @@ LOSS, SCORE = Yardstick("loss", False), Yardstick("val_acc", True)
     ],
 )
 def test_the_validation_score_is_preferred(tmp_path, logged, name, is_score):
-    assert yardstick(build(tmp_path / "run", logged=logged)) == Yardstick(name, is_score)
+    assert choose_metric(build(tmp_path / "run", logged=logged)) == Metric(name, is_score)
 
 
 def test_nothing_logged_is_nothing_to_judge_by(tmp_path):
-    assert yardstick(build(tmp_path / "run")) is None
+    assert choose_metric(build(tmp_path / "run")) is None
 
 
 def test_the_value_is_that_at_the_end(tmp_path):
@@ -53,3 +55,11 @@ def test_gains(yard, before, after, gain):
 )
 def test_better_on_average_and_worse_for_no_seed(gains, helped):
     assert SCORE.helped(gains) is helped
+
+
+@pytest.mark.parametrize(
+    ("state", "headline"), [("trained", "There is nothing to treat"), ("failing", "No cause was found")]
+)
+def test_a_training_that_fails_without_a_cause_is_not_called_healthy(tmp_path, state, headline):
+    before = Trial("before", diagnoses=(Diagnosis((), state=state),))
+    assert Treatment(tmp_path, (0,), None, before).headline == headline

@@ -39,7 +39,7 @@ def test_what_ends_a_treatment_comes_through_and_what_was_recorded_is_shown(tmp_
     assert (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)) == hooks
     page = (tmp_path / "t" / "treatment.html").read_text()
     assert "The treatment was cut short." in page
-    assert ("interrupted by hand" if isinstance(error, KeyboardInterrupt) else "OddError: lost &lt;b&gt;") in page
+    assert ("interrupted by the user" if isinstance(error, KeyboardInterrupt) else "OddError: lost &lt;b&gt;") in page
     assert ("Learning rate is too small" in page or "learning rate is too small" in page) == (training > 0)
     last = tmp_path / "t" / ("before/seed-1", "before/seed-2", "after-1/seed-1")[training]
     assert len(gatdiag.load(last).steps) == 10
@@ -149,7 +149,7 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
     assert "Steps are short." in said
     assert "after-1: rate: it did not help" in said
     assert "after-1: output: it helped" in said
-    assert "The cause has to be removed in the code." in page_of(tmp_path, before, by_hand=[FIX])
+    assert "The cause has to be fixed in your code." in page_of(tmp_path, before, by_hand=[FIX])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
             [2.0],
             KeyboardInterrupt(),
             "The treatment was cut short.",
-            "Cut short: interrupted by hand. What was recorded",
+            "Cut short: interrupted by the user. What was recorded",
         ),
         ([], ValueError("<b>"), "The treatment was cut short.", "before: not trained"),
         ([np.nan, 2.0], None, "There is nothing to treat.", "NaN"),

@@ -11,7 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from gatdiag.diagnosis import Action, Diagnosis, Finding
 from gatdiag.errors import InputError, ModelError
 from gatdiag.treatment import Trial, treat
-from gatdiag.treatment.treatment import _on_top
+from gatdiag.treatment.treatment import _add_remedy
 from tests.treatment.loops import Silent, X, Y, loop, make
 
 
@@ -74,17 +74,17 @@ def test_a_remedy_that_does_not_help_is_said_and_the_next_one_tried(tmp_path):
 def test_a_remedy_that_cannot_be_applied_is_recorded_with_the_reason(tmp_path):
     action = Action("insert_after", {"layers": ("0",), "module": "Skip"})
     treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), remedy=action, folder=tmp_path / "t")
-    assert "their shapes are (80, 4) and (80, 16)" in treatment.trials[0].refused
+    assert "their shapes are (80, 4) and (80, 16)" in treatment.trials[0].failure
     assert (treatment.after, treatment.helped) == (None, False)
 
 
 def test_a_remedy_that_breaks_the_training_is_recorded_with_the_reason(tmp_path):
     action = Action("insert_after", {"layers": ("1",), "module": "LayerNorm", "width": 5})
     treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), remedy=action, folder=tmp_path / "t")
-    assert "training raised RuntimeError" in treatment.trials[0].refused
+    assert "training raised RuntimeError" in treatment.trials[0].failure
 
 
-def test_one_cause_behind_another_is_treated_on_top(tmp_path):
+def test_one_cause_behind_another_is_treated_add_remedy(tmp_path):
     treatment = treat(make, loop(1e-5, 60, x=3e4 * X), 3e4 * X, seeds=(0,), folder=tmp_path / "t")
     names = [[action.name for action in trial.actions] for trial in treatment.trials]
     assert names[0] == ["standardize_inputs"]
@@ -115,11 +115,11 @@ def test_what_did_not_help_is_not_pasted_where_what_is_behind_it_helps_by_itself
 def test_what_has_to_be_changed_by_hand_is_said_and_nothing_else_tried(tmp_path):
     treatment = treat(make, loop(0.1, 60, scale=0), X, seeds=(0,), folder=tmp_path / "t")
     assert (treatment.verdict.code, treatment.trials, treatment.helped) == ("no-training-signal", (), False)
-    assert "to be changed by hand: print(mask.sum()" in treatment.notes[0]
+    assert "change this in your code: print(mask.sum()" in treatment.notes[0]
     assert treatment.notes[0] in str(treatment)
     page = (tmp_path / "t" / "treatment.html").read_text()
-    assert "The cause has to be removed in the code." in page
-    assert "it is in the code of the model or of its training" in page
+    assert "The cause has to be fixed in your code." in page
+    assert "it is in your model or training code" in page
 
 
 def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path):
@@ -129,17 +129,17 @@ def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path
 
     remedy = Action("initialize", {"scheme": "balanced_orthogonal", "with_inputs": True})
     treatment = treat(make, train, seeds=(0,), remedy=remedy, folder=tmp_path / "t")
-    assert treatment.trials[0].refused == ""
-    assert treatment.trials[0].changes == ("fresh weights, balanced_orthogonal: 4 parameters",)
+    assert treatment.trials[0].failure == ""
+    assert treatment.trials[0].changes == ("weights initialized with balanced_orthogonal: 4 parameters",)
 
 
 def test_a_setting_that_is_set_again_is_not_said_twice():
     decay = (Action("weight_decay", {"value": 0.1}), Action("leaky_relu", {"slope": 0.1}))
     before = Trial("before", actions=decay, remedy="optimizer = A\nleaky")
-    trial = _on_top(before, Finding("x", "error", "", "", remedy="optimizer = B", actions=decay[:1]))
+    trial = _add_remedy(before, Finding("x", "error", "", "", remedy="optimizer = B", actions=decay[:1]))
     assert [action.name for action in trial.actions] == ["leaky_relu", "weight_decay"]
     assert trial.remedy == "leaky\noptimizer = B"
-    inserted = _on_top(before, Finding("x", "error", "", "", remedy="insert\n    it"))
+    inserted = _add_remedy(before, Finding("x", "error", "", "", remedy="insert\n    it"))
     assert inserted.remedy == "leaky\ninsert\n    it\noptimizer = A"  # which then holds what was inserted
 
 

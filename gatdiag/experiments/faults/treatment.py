@@ -70,8 +70,8 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
         float(logged(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
         for run, outcome in zip(runs, outcomes, strict=True)
     ]
-    refused = [trial.refused for trial in treatment.trials if trial.refused]
-    reason = "; ".join(refused) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
+    failures = [trial.failure for trial in treatment.trials if trial.failure]
+    reason = "; ".join(failures) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
     treated = scores[2 + applied.index(last)] if last else None
     is_good = treated is not None and treated >= scores[1] - (POINTS if is_accuracy else SHARE)
     return {

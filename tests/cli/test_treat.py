@@ -59,7 +59,7 @@ def treat(monkeypatch, tmp_path):
 def test_lines_to_paste_are_not_broken_where_the_terminal_is_narrow(treat):
     done = treat("small", "--lr", "1e-6", "--steps", "60", columns=60)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("optimizer = ")]
-    assert line.endswith("before schedulers are made")
+    assert line.endswith("before schedulers are created")
 
 
 def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):

@@ -29,11 +29,10 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     hits = over[over > limit("overshoot")]
     factor = median(hits)
     if facts.is_preflight:
-        return _rate_too_large(facts, early, factor, facts.severity) if _has_early_jump(facts, early, len(hits)) else None
-    diverged = facts.is_non_finite or facts.peak_loss_ratio > limit(
-        "jump" if facts.state in ("failing", "unknown") else "jump-trained"
-    )
-    if diverged and (len(hits) or early > limit("step-large")):
+        has_jump = _has_early_jump(facts, early, len(hits))
+        return _rate_too_large(facts, early, factor, facts.severity) if has_jump else None
+    jump = limit("jump" if facts.state in ("failing", "unknown") else "jump-trained")
+    if (facts.is_non_finite or facts.peak_loss_ratio > jump) and (len(hits) or early > limit("step-large")):
         is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
         return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
     if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):

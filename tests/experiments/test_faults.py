@@ -330,14 +330,12 @@ def test_tables_hold_each_case_and_what_it_comes_to(tmp_path):
 
 def test_results_are_the_same_whatever_the_number_of_processes(tmp_path):
     chosen = [case(lr=1e-6), case("input-nonfinite", 2, inputs=("NaN in rows", 1)), case(HEALTHY, 4)]
-    heard = []
-    alone = run_cases(
-        partial(evaluate_case, folder=tmp_path / "alone"), chosen, jobs=1, on_done=lambda: heard.append(1)
-    )
+    done = []
+    alone = run_cases(partial(evaluate_case, folder=tmp_path / "alone"), chosen, jobs=1, on_done=lambda: done.append(1))
     together = run_cases(partial(evaluate_case, folder=tmp_path / "together"), chosen, jobs=2)
     assert together.equals(alone)
     assert alone["case"].to_list() == [one.name for one in chosen]
-    assert len(heard) == len(chosen)
+    assert len(done) == len(chosen)
     assert alone["progress"][0] < alone["twin_progress"][0]
     assert alone["progress"][1] == 0
     assert alone["published_rules"].to_list()[1:] == ["nonfinite-operation", "healthy"]

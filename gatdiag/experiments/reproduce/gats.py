@@ -135,7 +135,9 @@ FIGURE_3: Final = _of_one_training(
     claim="Five layers train with both initializations; with the balanced one more of the parameters change, and the "
     "test accuracy is higher (79.9 % against 75.5 %).",
     full=grid(layers=5, initialization=(XAV, BAL_O)),
-    published=published_values({XAV: 75.5, BAL_O: 79.9}, "initialization", source="caption of figure 3, one training"),
+    published=published_values(
+        {XAV: 75.5, BAL_O: 79.9}, ("initialization",), source="caption of figure 3, one training"
+    ),
     columns=("test_accuracy", "epochs_to_best", "changed_by_005"),
     measure=weight_changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
@@ -148,7 +150,9 @@ FIGURE_4: Final = _of_one_training(
     claim="With Xavier's initialization, the loss of ten layers stays constant, at 39.3 % test accuracy; with a "
     "balanced one it goes to zero, at 80.2 %.",
     full=grid(layers=10, learning_rate=0.1, initialization=(XAV, BAL_O)),
-    published=published_values({XAV: 39.3, BAL_O: 80.2}, "initialization", source="caption of figure 4, one training"),
+    published=published_values(
+        {XAV: 39.3, BAL_O: 80.2}, ("initialization",), source="caption of figure 4, one training"
+    ),
     columns=("test_accuracy", "loss", "changed_by_050"),
     measure=weight_changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
@@ -182,7 +186,7 @@ FIGURE_6: Final = _of_paper(
     quick=grid(layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     published=published_values(
         {(10, XAV, 64): 24.7, (10, XAV, 512): 68.7, (10, BAL_O, 64): 79.7, (10, BAL_O, 512): 80.9},
-        *("layers", "initialization", "width"),
+        ("layers", "initialization", "width"),
         source="figure 6",
     ),
     columns=("test_accuracy", "epochs_to_best"),
@@ -281,10 +285,10 @@ def judge_gradients(results: pd.DataFrame) -> list[str]:
     sentences = []
     for layers, rows in results.groupby("layers"):
         found = rows.drop_duplicates("initialization").set_index("initialization")
-        if not {"xavier", "balanced_orthogonal"} <= {*found.index}:
+        if not {XAV, BAL_O} <= {*found.index}:
             continue
         for column, (label, form) in _CLAIMED.items():
-            xavier, balanced = found[column]["xavier"], found[column]["balanced_orthogonal"]
+            xavier, balanced = found[column][XAV], found[column][BAL_O]
             sentences.append(
                 f"{'Reproduced' if balanced > xavier else 'NOT reproduced'}: {layers} layers, {label}: {xavier:{form}} "
                 f"with xavier, {balanced:{form}} with balanced_orthogonal."
@@ -305,7 +309,7 @@ FIGURE_12: Final = _of_one_training(
             for layers, row in {5: (71.6, 76.2, 77.3, 80.5), 10: (63.2, 68.8, 71.8, 78.0)}.items()
             for scheme, value in zip(_FOUR, row, strict=True)
         },
-        *("layers", "initialization"),
+        ("layers", "initialization"),
         source="figure 12, order of panels presumed",
     ),
     columns=("test_accuracy", "least_relative_gradient", "largest_relative_gradient"),
@@ -358,7 +362,7 @@ TABLE_3: Final = _of_paper(
     "dropout, weight decay or separate weights.",
     full=_variants("SGD"),
     quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
-    published=published_values(PRINTED_TABLE_3, "initialization", source="table 3", **_PLAIN),
+    published=published_values(PRINTED_TABLE_3, ("initialization",), source="table 3", **_PLAIN),
     notes=_VARIANTS_NOTES,
 )
 
@@ -402,7 +406,7 @@ TABLE_5: Final = _of_paper(
             for data, row in {"Cora": (84.50, 84.58, 84.55), "PubMed": (78.38, 78.52, 78.56)}.items()
             for scheme, value in zip(_THREE, row, strict=True)
         },
-        *("data", "initialization"),
+        ("data", "initialization"),
         source="table 5, the order of its columns assumed",
     ),
     notes=(
@@ -442,7 +446,7 @@ TABLE_6: Final = _of_paper(
         *grid(layers=(2, 5, 10), initialization=BAL_O, epochs=1000),
         *with_epochs(grid(layers=(2, 5), **_LIPSCHITZ), 200),
     ),
-    published=published_values(PRINTED_TABLE_6, "model", "data", "layers", source="table 6"),
+    published=published_values(PRINTED_TABLE_6, ("model", "data", "layers"), source="table 6"),
     drawings=_drawn_by_depth(*_CITATION),
     notes=(
         "For LipschitzNorm, the paper refers to its authors' code. The settings here are those of that code: DeepGAT "
@@ -467,7 +471,7 @@ TABLE_2: Final = _of_paper(
     quick=grid(data="texas.npz", layers=(2, 5, 10), initialization=(XAV, BAL_O), seed=SEEDS[:3]),
     published=published_values(
         {(data, layers, BAL_O): PRINTED_TABLE_6["gatv2", data, layers] for data in _CITATION[1:] for layers in _DEPTHS},
-        *("data", "layers", "initialization"),
+        ("data", "layers", "initialization"),
         source="table 6, the same setting",
     ),
     drawings=_drawn_by_depth(*_HETEROPHILIC, *_CITATION[1:]),

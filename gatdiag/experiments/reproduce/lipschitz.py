@@ -147,8 +147,12 @@ LIPSCHITZ_GRADIENTS: Final = _of_paper(
     full=grid(**DEEP_GAT, layers=25, heads=8, lipschitz=("none", "paper")),
     quick=with_epochs(grid(**DEEP_GAT, layers=25, lipschitz=("none", "paper")), 100),
     columns=(
-        *("largest_gradient", "median_gradient", "decades_between_layers_at_first", "decades_between_layers"),
-        *("last_train_accuracy", "last_test_accuracy"),
+        "largest_gradient",
+        "median_gradient",
+        "decades_between_layers_at_first",
+        "decades_between_layers",
+        "last_train_accuracy",
+        "last_test_accuracy",
     ),
     record=True,
     every=1,
@@ -191,7 +195,7 @@ LIPSCHITZ_MISSING: Final = _of_paper(
     quick=with_epochs([cell for cell in _MISSING if cell.data == "Cora:missing=1" and not cell.seed], 200),
     published=published_values(
         {tuple(getattr(cell, name) for name in _BY): accuracy for cell, accuracy in _MISSING.items()},
-        *_BY,
+        _BY,
         column="last_test_accuracy",
         source="table of missing features",
     ),
@@ -271,7 +275,7 @@ LIPSCHITZ_TREES: Final = Reproduction(
             for name, row in _FITTED.items()
             for depth, accuracy in zip(_TREE_DEPTHS, row, strict=False)
         },
-        *("data", "model"),
+        ("data", "model"),
         lipschitz="none",
         column="best_train_accuracy",
         source="README of the code of Alon & Yahav",

@@ -128,7 +128,8 @@ class Reproduction:
 
 def published_values(
     values: Mapping[Any, float | tuple[float, float]],
-    *names: str,
+    names: tuple[str, ...],
+    *,
     column: str = "test_accuracy",
     source: str,
     **common: Any,
@@ -136,19 +137,19 @@ def published_values(
     """Make several `Published` numbers of one source.
 
     Args:
-        values: Values of the varying settings -> number, or number and half the width of its interval.
-        names: Names of the varying settings; with more than one, the keys of ``values`` are tuples.
+        values: Value of the varying setting, or tuple of several -> number, or number and half width of its interval.
+        names: Names of the varying settings.
         column: See `Published`.
         source: See `Published`.
         common: Settings that do not vary.
 
     Example:
-        >>> published_values({(10, "xavier"): (25.5, 18.0)}, "layers", "initialization", source="table 3")[0].where
+        >>> published_values({(10, "xavier"): (25.5, 18.0)}, ("layers", "initialization"), source="table 3")[0].where
         {'layers': 10, 'initialization': 'xavier'}
     """
     numbers = []
     for key, value in values.items():
-        where = dict(zip(names, key if len(names) > 1 else (key,), strict=True))
+        where = dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
         mean, ci95 = value if isinstance(value, tuple) else (value, None)
         numbers.append(Published({**where, **common}, mean, ci95, column, source))
     return tuple(numbers)

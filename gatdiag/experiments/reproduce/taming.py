@@ -137,8 +137,12 @@ TAMING_LAYERS: Final = _of_deep_networks(
     claim="Gradients of deep GCNs and GATs become alike over the nodes (mu falls in the backward pass), those of "
     "residual networks expand; weight normalization limits the expansion.",
     columns=(
-        *("gradient_decades", "gradient_mu_decades", "relative_gradient_mu", "relative_mu"),
-        *("last_train_accuracy", "test_accuracy"),
+        "gradient_decades",
+        "gradient_mu_decades",
+        "relative_gradient_mu",
+        "relative_mu",
+        "last_train_accuracy",
+        "test_accuracy",
     ),
     measure=smoothing,
     judge=judge_layers,

@@ -89,7 +89,7 @@ def test_the_laws_hold_in_training_and_the_transposed_one_does_not(graph):
     assert runs["unexplained"].max() < 1e-14 < runs["drift_off_diagonal"].iloc[-1]
     numbers = count_laws(graph, depths=(1,), heads=(1,)).assign(null_space=3)
     both = pd.concat([runs.assign(graph="block model"), runs.assign(graph="Cora")])
-    said = report(numbers, both)
-    assert "**Not shown:** `gatdiag.find_laws` finds as many" in said.text
-    assert said.text.startswith("7 of 8 statements")
-    assert said.pictures["dot-product-attention.png"].startswith(b"\x89PNG")
+    evidence = report(numbers, both)
+    assert "**Not shown:** `gatdiag.find_laws` finds as many" in evidence.text
+    assert evidence.text.startswith("7 of 8 statements")
+    assert evidence.pictures["dot-product-attention.png"].startswith(b"\x89PNG")

@@ -61,10 +61,10 @@ def test_the_control_is_not_predicted_and_the_report_says_so(graph):
     ]
     sgd, _, control = map(summarize, tables)
     assert control["error"] > 100 * sgd["error"]
-    said = report(pd.concat(tables))
-    assert said.text.startswith("3 of 3 statements are shown")
-    assert said.table["optimizer"].to_list() == [*names]
-    assert said.pictures["predicted-c.png"].startswith(b"\x89PNG")
+    evidence = report(pd.concat(tables))
+    assert evidence.text.startswith("3 of 3 statements are shown")
+    assert evidence.table["optimizer"].to_list() == [*names]
+    assert evidence.pictures["predicted-c.png"].startswith(b"\x89PNG")
     unpredicted = report(pd.concat([tables[0].assign(predicted_c=0.0), *tables[1:]]))
     assert "**Not shown:** In float32" in unpredicted.text
 
@@ -79,9 +79,9 @@ def test_evidence_trains_on_the_graph_of_its_settings(graph, monkeypatch):
     monkeypatch.setattr(beyond_predicted_c, "graph_of", graph_of)
     monkeypatch.setattr(beyond_predicted_c, "EXPERIMENT", SMALL)
     monkeypatch.setattr(beyond_predicted_c, "OPTIMIZERS", {name: OPTIMIZERS[name] for name in ("SGD", "Adam")})
-    said = beyond_predicted_c.evidence(Options(root="here"))
+    evidence = beyond_predicted_c.evidence(Options(root="here"))
     assert seen == [("csbm", "none", "here")]
-    assert said.table["optimizer"].to_list() == ["SGD", "Adam", CONTROL]
+    assert evidence.table["optimizer"].to_list() == ["SGD", "Adam", CONTROL]
 
 
 def test_a_summary_by_hand():

@@ -60,10 +60,12 @@ def test_growing_multiplies_all_feature_weights_by_one_factor_and_nothing_else(g
 
 
 def test_the_report_says_what_is_not_shown(measured):
-    said = report(*measured)
-    assert "**Not shown:** One factor for all feature weights" in said.text
-    assert "- Shown: Rebalancing preserves the logits" in said.text
-    assert said.table["treatment"].to_list() == [*TREATMENTS]
-    assert said.table["fell"].to_list() == pytest.approx((1 - said.table["loss"] / said.table["loss_before"]).to_list())
-    assert said.table["loss_before"].nunique() == 1
-    assert said.pictures["rebalancing.png"].startswith(b"\x89PNG")
+    evidence = report(*measured)
+    assert "**Not shown:** One factor for all feature weights" in evidence.text
+    assert "- Shown: Rebalancing preserves the logits" in evidence.text
+    assert evidence.table["treatment"].to_list() == [*TREATMENTS]
+    assert evidence.table["fell"].to_list() == pytest.approx(
+        (1 - evidence.table["loss"] / evidence.table["loss_before"]).to_list()
+    )
+    assert evidence.table["loss_before"].nunique() == 1
+    assert evidence.pictures["rebalancing.png"].startswith(b"\x89PNG")

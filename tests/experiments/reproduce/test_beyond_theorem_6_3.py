@@ -71,8 +71,8 @@ def test_random_draws_tell_the_forms_apart_and_elu_from_both_and_what_is_not_sho
     assert worst.loc["ReLU, a = 0"].max() < 1e-10
     assert draws[draws["case"] == "ELU"][["published_largest", "corrected_largest"]].min(axis=None) > 1e-4
     runs = train_at_rates(graph, (0.2, 0.1), replace(SMALL, epochs=2), measure)
-    said = report(draws, runs)
-    assert said.text.startswith("5 of 7 statements are shown")  # two steps are too few for the orders of drifts
-    assert said.text.count("**Not shown:**") == 2
-    assert said.pictures["theorem-6-3.png"].startswith(b"\x89PNG")
-    assert len(said.table) == 3 + 2
+    evidence = report(draws, runs)
+    assert evidence.text.startswith("5 of 7 statements are shown")  # two steps are too few for the orders of drifts
+    assert evidence.text.count("**Not shown:**") == 2
+    assert evidence.pictures["theorem-6-3.png"].startswith(b"\x89PNG")
+    assert len(evidence.table) == 3 + 2

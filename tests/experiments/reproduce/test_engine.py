@@ -67,10 +67,10 @@ def test_means_are_those_of_the_files(small, out):
 
 def test_what_is_done_is_not_trained_again_and_names_share_it(small, out):
     files = {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()}
-    told = []
+    done = []
     other = replace(small, name="other", full=small.full[:4])
-    assert len(train_missing(other, out, Options(full=True), lambda: told.append(1)).documents) == 4
-    assert len(told) == 4
+    assert len(train_missing(other, out, Options(full=True), lambda: done.append(1)).documents) == 4
+    assert len(done) == 4
     assert {path: path.stat().st_mtime_ns for path in (out / TRAININGS / "cells").iterdir()} == files
 
 

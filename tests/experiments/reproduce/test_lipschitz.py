@@ -78,9 +78,9 @@ def test_trees_are_trained_as_alon_and_yahav_do():
 
 def test_the_best_accuracy_of_training_is_that_of_any_epoch(tmp_path):
     cell = replace(LIPSCHITZ_TREES.quick[-2], epochs=4, passes=2)
-    heard = []
-    run_experiment(cell, folder=tmp_path / "run", progress=lambda _, epoch: heard.append(epoch.train_accuracy))
-    assert best_accuracy(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(heard)
+    accuracies = []
+    run_experiment(cell, folder=tmp_path / "run", progress=lambda _, epoch: accuracies.append(epoch.train_accuracy))
+    assert best_accuracy(gatdiag.load(tmp_path / "run"))["best_train_accuracy"] == max(accuracies)
 
 
 def test_lines_are_of_normalizations_and_means_of_seeds():

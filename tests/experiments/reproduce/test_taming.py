@@ -82,8 +82,8 @@ def test_what_is_said_of_layers_follows_the_numbers():
          "gradient_mu_decades": 2.0},
         {**common, "model": "gat", "residual": True, "weight_norm": 0.0, "gradient_decades": math.nan},
     ]  # fmt: skip
-    said = judge_layers(pd.DataFrame(rows))
-    assert [sentence.partition(": ")[0] for sentence in said] == [
+    sentences = judge_layers(pd.DataFrame(rows))
+    assert [sentence.partition(": ")[0] for sentence in sentences] == [
         "GAT of 64 layers, not normalized",
         "residual GAT of 64 layers, not normalized",
         "GCN of 64 layers, not normalized",
@@ -92,7 +92,7 @@ def test_what_is_said_of_layers_follows_the_numbers():
         "residual GCN of 64 layers",
     ]
     for sentence, words in zip(
-        said,
+        sentences,
         [
             "become alike",
             "not finite",

@@ -81,12 +81,12 @@ def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> tuple[Rec
 
 def _entry(one: StackLayer, following: StackLayer) -> dict[str, Any]:
     """The laws of a layer as meta.json has them. They differ in a number alone, so that two of them show it."""
-    (entry,) = pack(_law(one, following, neuron) for neuron in range(min(2, following.inputs)))
-    return {**entry, "count": following.inputs}
+    (entry,) = pack(_law(one, following, neuron) for neuron in range(min(2, following.in_features)))
+    return {**entry, "count": following.in_features}
 
 
 def _law(one: StackLayer, following: StackLayer, neuron: int) -> Law:
-    terms = (*one.incoming(neuron, following.inputs), *following.outgoing(neuron))
+    terms = (*one.incoming(neuron, following.in_features), *following.outgoing(neuron))
     inner = one.layer is following.layer
     name = f"layer {one.layer.index} ({one.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
     ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))
@@ -151,22 +151,22 @@ def _check_follows(maps: Sequence[StackLayer], number: int) -> None:
     one, before = maps[number], maps[number - 1]
     if _is_next(before, one):
         return
-    if maps[0].inputs in maps[-1].widths:
+    if maps[0].in_features in maps[-1].widths:
         raise NotPlainError(f"{maps[0].path} may read what {maps[-1].path} puts out")
-    if any(other.inputs == one.inputs and place < number for place, other in enumerate(maps)):
+    if any(other.in_features == one.in_features and place < number for place, other in enumerate(maps)):
         _refuse_branch(maps, number)
     for place, other in enumerate(maps):
         free = place + 1 == len(maps) or not _is_next(other, maps[place + 1])
-        wider = place < number and max(other.widths) > one.inputs
-        if place not in (number, number - 1) and (wider or (free and one.inputs in other.widths)):
-            raise NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read outputs of {other.path}")
+        wider = place < number and max(other.widths) > one.in_features
+        if place not in (number, number - 1) and (wider or (free and one.in_features in other.widths)):
+            raise NotPlainError(f"{one.path} takes {one.in_features} inputs: it may read outputs of {other.path}")
 
 
 def _refuse_branch(maps: Sequence[StackLayer], number: int) -> None:
     """Raises where a map that takes as many inputs as an earlier one may read the same as that, or lead around it."""
     one = maps[number]
-    if one.inputs == maps[0].inputs:
-        raise NotPlainError(f"{one.path} takes {one.inputs} inputs: it may read what {maps[0].path} reads")
+    if one.in_features == maps[0].in_features:
+        raise NotPlainError(f"{one.path} takes {one.in_features} inputs: it may read what {maps[0].path} reads")
     if any(other.widths & one.widths for other in maps[:number]):
         raise NotPlainError(f"{one.path} has the widths of a way around the layers before it")
 

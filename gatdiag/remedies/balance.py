@@ -44,9 +44,9 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
     """
     links = _links(model, structure)
     return tuple(
-        (*link.incoming(i, link.outputs), *following.outgoing(i))
+        (*link.incoming(i, link.out_features), *following.outgoing(i))
         for link, following in pairwise(links)
-        for i in range(link.outputs)
+        for i in range(link.out_features)
     )
 
 
@@ -68,11 +68,11 @@ def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse:
         ModelError: As `neurons_of_stack`.
     """
     links = _links(model, structure)
-    first = links[0].outputs
-    widths = [first, *(link.outputs for link in links[:-1])]
+    first = links[0].out_features
+    widths = [first, *(link.out_features for link in links[:-1])]
     logarithms = (math.log(width * (link.heads or 1) ** 2 / first) for width, link in zip(widths, links, strict=True))
     whole = 2 * first * math.exp(fmean(logarithms))
-    return whole / (links[-1].inputs if in_reverse else first)
+    return whole / (links[-1].in_features if in_reverse else first)
 
 
 def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:

@@ -120,9 +120,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def _fsync(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open folders
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

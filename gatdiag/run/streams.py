@@ -38,7 +38,7 @@ class _Appender:
             part.write_bytes(header)
         self.lost = 0
         self._path = path
-        self._file = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        self._file = os.open(path, os.O_WRONLY)
         self._state = (len(header), b"")  # offset in the file, bytes pending to be written there
 
     def write(self, data: bytes = b"") -> None:

@@ -4,18 +4,14 @@
 it can be run without changing it.
 """
 
-from gatdiag.roles import ROLES, Role
 from gatdiag.structure.discovery import discover
-from gatdiag.structure.layers import Layer, Order, ParameterInfo, Structure
+from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, replicate, unwrap
 
 __all__ = [
-    "ROLES",
     "Layer",
-    "Order",
     "ParameterInfo",
     "Replica",
-    "Role",
     "Structure",
     "discover",
     "replicate",

@@ -31,7 +31,7 @@ class StackLayer:
         layer: The layer that it is or belongs to.
         matrices: Matrices that each map the whole input.
         biases: Biases of the outputs.
-        scores: Attention vectors of shape (1, heads, channels).
+        attention_vectors: Attention vectors of shape (1, heads, channels).
         axis: The axis of the matrices that is the output axis.
         heads: Number of heads that are averaged; None if unknown.
     """
@@ -40,17 +40,17 @@ class StackLayer:
     layer: Layer
     matrices: tuple[ParameterInfo, ...]
     biases: tuple[ParameterInfo, ...] = ()
-    scores: tuple[ParameterInfo, ...] = ()
+    attention_vectors: tuple[ParameterInfo, ...] = ()
     axis: int = 0
     heads: int | None = None
 
     @property
-    def inputs(self) -> int:
+    def in_features(self) -> int:
         """Number of inputs."""
         return self.matrices[0].shape[1 - self.axis]
 
     @property
-    def outputs(self) -> int:
+    def out_features(self) -> int:
         """Number of outputs."""
         return max(info.shape[self.axis] for info in self.matrices) // (self.heads or 1)
 
@@ -58,8 +58,10 @@ class StackLayer:
     def widths(self) -> set[int]:
         """Possible numbers of outputs: if heads may be averaged, the lengths of biases and of `res` decide."""
         if self.heads is not None:
-            return {self.outputs}
-        possible = {self.outputs, self.outputs // self.scores[0].shape[1]} if self.scores else {self.outputs}
+            return {self.out_features}
+        possible = {self.out_features}
+        if self.attention_vectors:
+            possible.add(self.out_features // self.attention_vectors[0].shape[1])
         added = (*self.biases, *self.matrices)
         lengths = {info.shape[0] for info in added if info.module == self.path or info.module.endswith(".res")}
         return possible & lengths or possible
@@ -75,7 +77,7 @@ class StackLayer:
             axis = self.axis if len(info.shape) == 2 else 0
             indices = tuple((index,) for index in range(neuron, info.shape[axis], width))
             yield Term(info.name, info.shape, (axis,), indices, Fraction(1))
-        for info in self.scores:
+        for info in self.attention_vectors:
             channels, count = info.shape[2], math.prod(info.shape)
             entries = tuple((0, *divmod(index, channels)) for index in range(neuron, count, width))
             yield Term(info.name, info.shape, (0, 1, 2), entries, Fraction(-1))
@@ -132,15 +134,17 @@ def stack_layer(
 def _is_consistent(one: StackLayer) -> bool:
     """Whether the numbers of rows, columns and entries fit each other."""
     rows = max(info.shape[one.axis] for info in one.matrices)
-    heads = {info.shape[1] for info in one.scores} or {1}
+    heads = {info.shape[1] for info in one.attention_vectors} or {1}
     lengths = {info.shape[one.axis] for info in one.matrices} | {info.shape[0] for info in one.biases}
-    counts = {math.prod(info.shape) for info in one.scores} or {rows}
+    counts = {math.prod(info.shape) for info in one.attention_vectors} or {rows}
     inputs = {info.shape[1 - one.axis] for info in one.matrices}
     return len(heads) == 1 and counts == {rows} and len(inputs) == 1 and lengths <= {rows, rows // heads.pop()}
 
 
 def check_widths(before: StackLayer, one: StackLayer) -> None:
     """Raise `NotPlainError` if the inputs of a layer are not the outputs of the one before."""
-    if one.inputs not in before.widths:
+    if one.in_features not in before.widths:
         outputs = " or ".join(map(str, sorted(before.widths)))
-        raise NotPlainError(f"{one.path} takes {one.inputs} inputs, but {before.path} before it has {outputs} outputs")
+        raise NotPlainError(
+            f"{one.path} takes {one.in_features} inputs, but {before.path} before it has {outputs} outputs"
+        )

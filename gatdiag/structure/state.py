@@ -68,25 +68,25 @@ class ModelState:
             self.numbers[path] = value
         elif id(value) not in self._seen and len(self._seen) < _MAX_OBJECTS:
             self._seen[id(value)] = value
-            self._enter(value, path)
+            self._visit_object(value, path)
 
     @singledispatchmethod
-    def _enter(self, value: Any, path: str) -> None:
+    def _visit_object(self, value: Any, path: str) -> None:
         """Visit what an object refers to; of other objects than those below, only if their class is the user's."""
         is_namespace = isinstance(value, Namespace | SimpleNamespace)
         if (is_namespace or self._is_of_user(type(value))) and hasattr(value, "__dict__"):
-            self._items(vars(value), path, "{}.{}")
+            self._visit_items(vars(value), path, "{}.{}")
             self._visit(type(value).__name__, type(value))
 
-    @_enter.register
-    def _(self, module: nn.Module, path: str) -> None:
+    @_visit_object.register
+    def _visit_module(self, module: nn.Module, path: str) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             return
-        self._keep(vars(module))
-        self._keep(module._buffers)
+        self._save_container(vars(module))
+        self._save_container(module._buffers)
         for buffer in module._buffers.values():
             if buffer is not None:
-                self._keep_tensor(buffer)
+                self._save_tensor(buffer)
         if not self._is_of_user(type(module)):
             return
         for name, value in vars(module).items():
@@ -96,41 +96,41 @@ class ModelState:
                 self._visit(f"{path}.{name}", value)
         self._visit(type(module).__name__, type(module))
 
-    @_enter.register
-    def _(self, tensor: Tensor, path: str) -> None:
+    @_visit_object.register
+    def _visit_tensor(self, tensor: Tensor, path: str) -> None:
         if tensor.numel() <= _MAX_ENTRIES and not isinstance(tensor, nn.Parameter):
-            self._keep_tensor(tensor)
+            self._save_tensor(tensor)
 
-    @_enter.register(list | tuple | deque | set | dict)
-    def _(self, value: Any, path: str) -> None:
-        self._items(value, path, "{}[{!r}]")
+    @_visit_object.register(list | tuple | deque | set | dict)
+    def _visit_container(self, value: Any, path: str) -> None:
+        self._visit_items(value, path, "{}[{!r}]")
 
-    @_enter.register(MethodType | partial)
-    def _(self, call: Any, path: str) -> None:
+    @_visit_object.register(MethodType | partial)
+    def _visit_callable(self, call: Any, path: str) -> None:
         is_method = isinstance(call, MethodType)
         self._visit(path, (call.__self__, call.__func__) if is_method else (call.func, call.args, call.keywords))
 
-    @_enter.register
-    def _(self, iterator: count, path: str) -> None:  # type: ignore[type-arg]
+    @_visit_object.register
+    def _visit_count(self, iterator: count, path: str) -> None:  # type: ignore[type-arg]
         self.numbers[path] = repr(iterator)
 
-    @_enter.register
-    def _(self, generator: random.Random, path: str) -> None:
+    @_visit_object.register
+    def _visit_python_generator(self, generator: random.Random, path: str) -> None:
         self.numbers[path] = state = generator.getstate()
         self._undo.append(partial(generator.setstate, state))
 
-    @_enter.register(np.random.Generator | np.random.RandomState)
-    def _(self, generator: Any, path: str) -> None:
+    @_visit_object.register(np.random.Generator | np.random.RandomState)
+    def _visit_numpy_generator(self, generator: Any, path: str) -> None:
         bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
         self.numbers[path] = repr(bits.state)
         self._undo.append(partial(setattr, bits, "state", bits.state))
 
-    @_enter.register
-    def _(self, generator: torch.Generator, path: str) -> None:
+    @_visit_object.register
+    def _visit_torch_generator(self, generator: torch.Generator, path: str) -> None:
         self._undo.append(partial(generator.set_state, generator.get_state()))
 
-    @_enter.register
-    def _(self, kind: type, path: str) -> None:
+    @_visit_object.register
+    def _visit_class(self, kind: type, path: str) -> None:
         for base in kind.__mro__:
             for name, value in list(vars(base).items()) if self._is_of_user(base) else ():
                 plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
@@ -138,42 +138,42 @@ class ModelState:
                 if isinstance(plain, FunctionType):
                     self._visit(f"{base.__qualname__}.{name}", plain)
                 elif not name.startswith("__") and isinstance(value, (*_NUMBERS, Tensor, list, dict, deque)):
-                    self._undo.append(partial(_set, base, name, value))
+                    self._undo.append(partial(_restore_attribute, base, name, value))
                     self._visit(f"{base.__qualname__}.{name}", value)
 
-    @_enter.register
-    def _(self, function: FunctionType, path: str) -> None:
+    @_visit_object.register
+    def _visit_function(self, function: FunctionType, path: str) -> None:
         function = getattr(function, "__wrapped__", function)
         if not self._is_of_user(function):
             return
-        self._items(vars(function), path, "{}.{}")
+        self._visit_items(vars(function), path, "{}.{}")
         self._visit(path, function.__defaults__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # an empty cell
                 self._undo.append(partial(setattr, cell, "cell_contents", cell.cell_contents))
                 self._visit(f"{path}.{name}", cell.cell_contents)
         names = function.__globals__
-        named = {name for code in _nested(function.__code__) for name in code.co_names}
+        named = {name for code in _nested_code(function.__code__) for name in code.co_names}
         for name in [name for name in named & names.keys() if not name.startswith("__")]:
             if isinstance(names[name], (*_NUMBERS, Tensor)):
                 self._undo.append(partial(names.__setitem__, name, names[name]))
             self._visit(f"{function.__module__}.{name}", names[name])
 
-    def _items(self, value: Any, path: str, form: str) -> None:
+    def _visit_items(self, value: Any, path: str, form: str) -> None:
         if len(value) > _MAX_ITEMS:
             return
         if not isinstance(value, tuple):
-            self._keep(value)
+            self._save_container(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in items if not isinstance(value, set) else ():
             self._visit(form.format(path, key) if isinstance(key, str | int) else path, part)
 
-    def _keep(self, live: Any) -> None:
-        self._undo.append(partial(_refill, live, live.copy()))
+    def _save_container(self, live: Any) -> None:
+        self._undo.append(partial(_restore_container, live, live.copy()))
 
-    def _keep_tensor(self, tensor: Tensor) -> None:
+    def _save_tensor(self, tensor: Tensor) -> None:
         if tensor.layout == torch.strided and not tensor.is_inference():
-            self._undo.append(partial(_write, tensor, tensor.detach().clone()))
+            self._undo.append(partial(_restore_tensor, tensor, tensor.detach().clone()))
 
     def _is_of_user(self, thing: Any) -> bool:
         """Whether a class or function is from a package, other than libraries, that classes of the modules are from."""
@@ -184,14 +184,14 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other or bool(type(one) is type(other) and one == other)
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from _nested_code(constant)
 
 
-def _refill(live: Any, before: Any) -> None:
+def _restore_container(live: Any, before: Any) -> None:
     """Restore the contents of a container if they have changed."""
     now = [*live.items()] if isinstance(live, dict) else [*live]
     then = [*before.items()] if isinstance(before, dict) else [*before]
@@ -200,12 +200,12 @@ def _refill(live: Any, before: Any) -> None:
         (live.update if isinstance(live, dict | set) else live.extend)(before)
 
 
-def _set(kind: type, name: str, value: object) -> None:
+def _restore_attribute(kind: type, name: str, value: object) -> None:
     if vars(kind).get(name) is not value:  # members of an Enum cannot be set
         setattr(kind, name, value)
 
 
-def _write(tensor: Tensor, value: Tensor) -> None:
+def _restore_tensor(tensor: Tensor, value: Tensor) -> None:
     """Restore a tensor's values without a new version, so that a backward pass that has saved it can still run."""
     if tensor.shape != value.shape:
         tensor.data = value

@@ -17,7 +17,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, is_of_checkpoints, logged, loss_name, score_kind, scores
+from gatdiag.summary import accuracies, compared_score, is_of_checkpoints, logged, loss_name, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -234,7 +234,7 @@ class Facts:
 
         Chance is the accuracy of a constant prediction: the share of the most frequent label, if labels were seen.
         """
-        names = accuracies(self.run).values() if self.class_count > 1 and score_kind(self.run) == "accuracy" else ()
+        names = accuracies(self.run).values() if self.class_count > 1 and compared_score(self.run) == "accuracy" else ()
         last = [series[-1] for name in names if len(series := logged(self.run, name).to_numpy(float))]
         labels = self.output.get("labels") or [1] * self.class_count
         return bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))

@@ -15,13 +15,13 @@ from gatdiag.run import Run
 from gatdiag.summary import (
     accuracies,
     bin_steps,
+    compared_score,
     default_variant,
     is_recorded,
+    kind_of_score,
     logged,
     loss_name,
     quantile,
-    score,
-    score_kind,
     scores,
     thin,
     training_facts,
@@ -145,7 +145,7 @@ def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
         if loss is not None:
             yield place, "loss", logged(run, loss)
         if split in known:
-            yield place, f"{_SPLITS[split]} {score_kind(run)}", logged(run, known[split])
+            yield place, f"{_SPLITS[split]} {compared_score(run)}", logged(run, known[split])
 
 
 def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:
@@ -157,7 +157,7 @@ def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:
             (curve, {**category(int(str(place))), "label": plain_text(curve["label"].iloc[0], 48)})
             for place, curve in part.groupby("run", sort=True)
         ]
-        share = score(str(quantity)) is not None and part["value"].max() <= 1
+        share = kind_of_score(str(quantity)) is not None and part["value"].max() <= 1
         entries += draw_lines(axes, curves, log=False if share else None, include=(0.0, 1.0) if share else ())
         axes.set_ylabel(plain_text(quantity, 30))
         step_axis(axes, part["step"])

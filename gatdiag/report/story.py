@@ -8,7 +8,15 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, one_line, short
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, accuracies, compare, is_empty, is_of_checkpoints, score, training_facts
+from gatdiag.summary import (
+    TrainingFacts,
+    accuracies,
+    compare,
+    is_empty,
+    is_of_checkpoints,
+    kind_of_score,
+    training_facts,
+)
 
 _NOTES = 3  # recorder notes shown at the top
 _SHOWN = "This page shows what had been recorded when it was generated."
@@ -57,7 +65,7 @@ def count_parameters(meta: Mapping[str, Any]) -> tuple[int, int]:
 
 def format_metric(name: str, value: float) -> str:
     """A logged scalar as text; an accuracy as a percentage."""
-    return percent(value) if score(name) == "accuracy" and 0 <= value <= 1 else number(value, 4)
+    return percent(value) if kind_of_score(name) == "accuracy" and 0 <= value <= 1 else number(value, 4)
 
 
 def describe_optimizer(optimizer: Mapping[str, Any]) -> str:

@@ -15,10 +15,10 @@ from gatdiag.run import Run
 from gatdiag.summary.series import layer_series, neuron_series, role_series
 from gatdiag.summary.training import (
     accuracies,
+    compared_score,
     is_of_checkpoints,
     logged,
     loss_name,
-    score_kind,
     training_facts,
 )
 
@@ -86,7 +86,7 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
         "epochs_to_best": np.nan if facts.best_step is None else facts.best_step + 1,
     }
     names = accuracies(run)
-    row["score"] = score_kind(run) if names else None
+    row["score"] = compared_score(run) if names else None
     for of in ("train", "val", "test"):
         values = logged(run, names[of]).dropna() if of in names else pd.Series(dtype=np.float64)
         known = values[values.index <= facts.best_step] if facts.best_step is not None else values[:0]

@@ -8,8 +8,8 @@ import pandas as pd
 from gatdiag.run import Run
 
 __all__ = [
-    "TrainingFacts", "accuracies", "is_empty", "is_of_checkpoints", "logged", "loss_name", "score", "score_kind",
-    "scores", "split", "training_facts",
+    "TrainingFacts", "accuracies", "compared_score", "is_empty", "is_of_checkpoints", "kind_of_score", "logged",
+    "loss_name", "scores", "split", "training_facts",
 ]  # fmt: skip
 
 _SCORES = {  # kind of score -> words in the name of a logged scalar that identify it
@@ -107,13 +107,13 @@ def loss_name(run: Run) -> str | None:
     return next(iter([*exact, *training, *names]), None)
 
 
-def score(name: str) -> str | None:
+def kind_of_score(name: str) -> str | None:
     """The kind of score that a logged scalar is by its name: "accuracy", "AUC", "F1", ...; None if it is no score.
 
     Scores are scalars of which larger values are better.
 
     Example:
-        >>> score("val_acc"), score("test/roc_auc"), score("loss")
+        >>> kind_of_score("val_acc"), kind_of_score("test/roc_auc"), kind_of_score("loss")
         ('accuracy', 'AUC', None)
     """
     words = _words(name)
@@ -124,23 +124,23 @@ def scores(run: Run) -> dict[str, list[str]]:
     """Kind of score -> names of the logged scalars: training, validation, test, then those of unknown split."""
     found: dict[str, list[str]] = {}
     for name in sorted(run.logged, key=lambda name: _ORDER.index(split(name))):
-        if (kind := score(name)) is not None:
+        if (kind := kind_of_score(name)) is not None:
             found.setdefault(kind, []).append(name)
     return dict(sorted(found.items(), key=lambda item: [*_SCORES].index(item[0])))
 
 
-def score_kind(run: Run) -> str:
+def compared_score(run: Run) -> str:
     """The kind of score that is compared: that which decides the best step, else the first with a validation split."""
-    best = score(str((run.meta.get("best") or {}).get("name")))
+    best = kind_of_score(str((run.meta.get("best") or {}).get("name")))
     known = scores(run)
     validated = [kind for kind, names in known.items() if any(split(name) == "val" for name in names)]
     return next(iter([*([best] if best in known else []), *validated, *known]), "accuracy")
 
 
 def accuracies(run: Run) -> dict[str, str]:
-    """Names of the logged scores of the kind `score_kind(run)` by split: {"train": ..., "val": ..., "test": ...}."""
+    """Names of the logged scores of kind `compared_score(run)` by split: {"train": ..., "val": ..., "test": ...}."""
     found: dict[str, str] = {}
-    for name in scores(run).get(score_kind(run), []):
+    for name in scores(run).get(compared_score(run), []):
         if (of := split(name)) is not None:
             found.setdefault(of, name)
     return found

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gatdiag.run import Store
-from gatdiag.summary import accuracies, loss_name, score_kind, scores, split, training_facts
+from gatdiag.summary import accuracies, compared_score, loss_name, scores, split, training_facts
 from tests.figures.odd_runs import bare_run, recorded_run
 from tests.run.synthetic import synthetic_meta
 
@@ -55,14 +55,14 @@ def test_names_of_logged_scalars(run):
 def test_scores_are_told_apart_by_what_they_measure(tmp_path):
     run = bare_run(tmp_path / "run", logged=("loss", "test_ap", "test_auc", "val_auc", "train_acc", "f1"))
     assert scores(run) == {"accuracy": ["train_acc"], "AUC": ["val_auc", "test_auc"], "AP": ["test_ap"], "F1": ["f1"]}
-    assert score_kind(run) == "AUC"
+    assert compared_score(run) == "AUC"
     assert accuracies(run) == {"val": "val_auc", "test": "test_auc"}
 
 
 def test_what_chose_the_best_step_is_what_a_run_is_judged_by(tmp_path):
     run = bare_run(tmp_path / "run", logged=("val_accuracy", "val_auc"))
-    assert score_kind(run) == "accuracy"
+    assert compared_score(run) == "accuracy"
     store = Store.resume(run.folder)
     store.update_meta(best={"name": "val_auc", "mode": "max", "value": 0.9, "step": 1})
     store.seal("finished")
-    assert score_kind(type(run)(run.folder)) == "AUC"
+    assert compared_score(type(run)(run.folder)) == "AUC"

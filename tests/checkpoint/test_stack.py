@@ -362,7 +362,7 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
 def test_what_is_recorded_of_the_laws_is_all_of_them(model):
     laws = shown(model.state_dict())[0]
     pairs = pairwise(plain_stack(model.state_dict(), find_layers(model.state_dict())))
-    one_by_one = [_law(*pair, neuron) for pair in pairs for neuron in range(pair[1].inputs)]
+    one_by_one = [_law(*pair, neuron) for pair in pairs for neuron in range(pair[1].in_features)]
     assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws] == [
         (law.name, law.kind, law.layer, law.neuron, law.terms) for law in one_by_one
     ]

@@ -1,4 +1,4 @@
-"""preflight(): a copy of the model makes the first steps of its training, and the diagnosis is of these."""
+"""preflight(): a copy of the model makes the first steps of its training, which are diagnosed."""
 
 import tempfile
 import warnings
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
+from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import listed_optimizers
 from gatdiag.recorder.signals import leaves
@@ -25,8 +26,10 @@ from gatdiag.structure.replica import copy_model, unwrap
 from gatdiag.structure.state import preserve_state
 
 _STEPS: Final = 10  # with an optimizer
-_RECORDED: Final = 3  # of these: two show how the slope changes along the step before; of the others there is the loss
-_SILENT: Final = "nothing is recorded in this process (GATDIAG_DISABLE, or not the first one of a distributed training)"
+_RECORDED: Final = 3  # steps with all tables; the others have the loss only
+_NOT_RECORDED: Final = (
+    "nothing is recorded in this process (GATDIAG_DISABLE, or not the first one of a distributed training)"
+)
 
 Loss = Callable[[Any], Tensor]
 
@@ -41,32 +44,31 @@ def preflight(
 ) -> Diagnosis:
     """Before training: will this model train with these inputs, this loss and this optimizer, and if not, why?
 
-    A copy of the model makes one forward and one backward pass or, where an optimizer is given, the first ten steps
-    of a training on these inputs, with a copy of the optimizer. What was seen of them is judged by the checks, the
-    thresholds and the table of causes of `gatdiag.diagnose`. The model, its buffers and gradients, the optimizer, the
-    inputs and all random states stay bit for bit as they are.
+    A copy of the model makes one forward and one backward pass or, if an optimizer is given, the first ten steps of a
+    training on these inputs, with a copy of the optimizer. They are diagnosed by the checks, the thresholds and the
+    table of causes of `gatdiag.diagnose`. The model, its buffers and gradients, the optimizer, the inputs and all
+    random states stay bit for bit as they are.
 
     Args:
-        model: Any module, also wrapped by `torch.compile` or data parallelism. One in evaluation mode is judged in
-            training mode.
+        model: Any module, also wrapped by `torch.compile` or data parallelism. It is judged in training mode.
         args: Positional inputs of its forward pass, as the training loop gives them: all, or the first batch.
-        loss: The model's output -> the loss, a tensor with one element. What it looks at besides (labels, a mask) it
-            brings along; penalties on the model's own weights are not seen.
-        optimizer: The optimizer of the training, or several. Without one, neither the learning rate nor the parameters
-            that it holds are judged.
-        law_search_seconds: How long to look for conservation laws. None: no limit; 0: they are not looked for.
+        loss: Function from the model's output to the loss, a tensor with one element. Labels and masks are its own;
+            penalties on the weights of the model itself have no effect on the copy's gradients.
+        optimizer: The optimizer of the training, or several. Without one, neither the learning rate nor the list of
+            its parameters is judged.
+        law_search_seconds: Time limit of the search for conservation laws. None: no limit; 0: no search.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        The diagnosis. `verdict` is the reason why the model will not train, of severity "error" or, where that is less
-        certain, "warning"; its code is "healthy" where nothing was found that would keep it from training. What shows
-        only in training (overfitting, a learning rate that is too small, NaN that come later) is in `skipped`, or not
+        The diagnosis. `verdict` is the reason why the model will not train, of severity "error" or, if that is less
+        certain, "warning"; its code is "healthy" if nothing was found that would keep it from training. Causes that
+        show only in training (overfitting, a learning rate that is too small, a later NaN) are in `skipped`, or not
         found. `state` is "untrained".
 
     Raises:
         InputError: The loss is not a tensor with one element, or an optimizer or the inputs cannot be used.
-        ModelError: The model is lazy, has no parameters or no values (the meta device), or cannot be copied. What the
-            model's forward pass, the loss and the optimizer themselves raise comes as it is.
+        ModelError: The model is lazy, has no parameters or no values (the meta device), or cannot be copied.
+            Exceptions of the model's forward pass, the loss and the optimizer are not wrapped.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -85,22 +87,27 @@ def preflight(
     if not callable(loss):
         raise InputError(f"loss= expects a function of the model's output, got {type(loss).__name__}")
     if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
-        raise ModelError("The model is on the meta device and has no values: give it some, model.to_empty(device=...)")
+        raise ModelError(
+            "The model is on the meta device and has no values. Call model.to_empty(device=...) and initialize it."
+        )
     settings = Settings(select("standard", law_search_seconds), every=lambda step: step < _RECORDED, name="preflight")
     optimizers = listed_optimizers(optimizer) or []
-    with tempfile.TemporaryDirectory(prefix="gatdiag-") as folder, _isolated(model, args, kwargs, optimizers) as copied:
+    with (
+        tempfile.TemporaryDirectory(prefix="gatdiag-") as folder,
+        _isolated_copy(model, args, kwargs, optimizers) as copied,
+    ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled:
-            return Diagnosis((), dict.fromkeys(CHECKS, _SILENT), "untrained")
-        _rehearse(copied, loss, recorder)
+            return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
+        _train(copied, loss, recorder)
         run = load(recorder.folder)
-        _refuse_unseen(run)
+        _check_measured(run)
         return run_checks(Facts(run, is_preflight=True))
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """What a rehearsal is made with, none of it the user's own."""
+    """Copies of everything that is given to `preflight`."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -109,23 +116,23 @@ class _Copy:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that may get a gradient."""
-        held = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
+        """Every tensor that may get a gradient."""
+        held = held_by(*self.optimizers).values()
         return [*self.model.parameters(), *held, *reachable_tensors((self.args, self.kwargs))]
 
 
 @contextmanager
-def _isolated(
+def _isolated_copy(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], optimizers: list[Optimizer]
 ) -> Iterator[_Copy]:
-    """A copy of all of it, gradients on; afterwards nothing is left of what it did."""
+    """Copy everything, with gradients enabled; restore random states and the model's state afterwards."""
     model = unwrap(model)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        twin, states = copy_model(model, [_state(optimizer) for optimizer in optimizers])
+        twin, states = copy_model(model, [_optimizer_state(optimizer) for optimizer in optimizers])
         try:
-            args, kwargs = map_tensors((args, kwargs), _copied)
+            args, kwargs = map_tensors((args, kwargs), _copy_tensor)
         except Exception as error:
             raise InputError(
                 f"The inputs must be copied before the model runs on them, and that failed with "
@@ -133,33 +140,33 @@ def _isolated(
             ) from error
         if not twin.training:
             twin.train()
-        copied = _Copy(twin, args, kwargs, [*map(_restored, map(type, optimizers), states)])
+        copied = _Copy(twin, args, kwargs, [*map(_restore_optimizer, map(type, optimizers), states)])
         stack.enter_context(preserve_random_state({tensor.device for tensor in copied.tensors}))
         stack.enter_context(preserve_state(twin))
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", RecordingWarning)  # of what is skipped the diagnosis tells
+        warnings.simplefilter("ignore", RecordingWarning)  # the diagnosis lists what was skipped
         yield copied
 
 
-def _state(optimizer: Optimizer) -> dict[str, Any]:
-    """All that an optimizer holds but its hooks and what schedulers wrap; pickling would leave more of it out."""
+def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """All attributes of an optimizer but its hooks and what schedulers wrap; its pickled state would be incomplete."""
     return {
         name: value for name, value in vars(optimizer).items() if name != "step" and not name.startswith("_optimizer_")
     }
 
 
-def _restored(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
+def _restore_optimizer(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
     optimizer = kind.__new__(kind)
     optimizer.__setstate__(state)
     return optimizer
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy_tensor(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _rehearse(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
-    """The steps; each draws the same random numbers, so that what changes is due to the step before."""
+def _train(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
+    """Make the steps, each with the same random numbers, so that only the updates make them differ."""
     devices = {tensor.device for tensor in copied.tensors}
     own = {id(tensor): tensor for tensor in copied.tensors}
 
@@ -167,7 +174,7 @@ def _rehearse(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
         for optimizer in copied.optimizers:
             optimizer.zero_grad()
         with preserve_random_state(devices):
-            value = _checked(loss(copied.model(*copied.args, **copied.kwargs)))
+            value = _check_loss(loss(copied.model(*copied.args, **copied.kwargs)))
             _backward(value, own)
         return value
 
@@ -181,27 +188,27 @@ def _rehearse(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
             recorder.log(loss=value.detach())
 
 
-def _checked(value: Any) -> Tensor:
+def _check_loss(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         got = f"shape {tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise InputError(
-            f"loss= has to return a floating-point tensor with one element, got {got}: average or sum it, and leave "
-            ".item() out"
+            f"loss= must return a floating-point tensor with one element, got {got}: average or sum it, and do not "
+            "call .item()"
         )
     return value.reshape(())
 
 
 def _backward(loss: Tensor, own: dict[int, Tensor]) -> None:
-    """The backward pass, by which only copies get gradients: the loss may depend on other tensors of the user's."""
+    """Backward pass that gives gradients to copies only, as the loss may depend on other tensors of the user."""
     if not loss.requires_grad:
-        return  # which the diagnosis will say
+        return  # the diagnosis reports it
     if all(id(leaf) in own for leaf in leaves(loss)):
         loss.backward()
     elif inputs := [tensor for tensor in own.values() if tensor.requires_grad and tensor.is_leaf]:
         torch.autograd.backward(loss, inputs=inputs)
 
 
-def _refuse_unseen(run: Run) -> None:
+def _check_measured(run: Run) -> None:
     if not len(run.parameters):
-        notes = "; ".join(run.meta.get("notes") or []) or "its steps were not noticed"
-        raise ModelError(f"Nothing could be measured of the model: {notes}")
+        notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
+        raise ModelError(f"Nothing could be measured in the first steps: {notes}")

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
     number: int  # of its layer, in order of execution from 1
     layer: str  # module path of its layer
-    order: int  # position of the parameter among all
+    order: int  # position of the parameter among all parameters
     shape: tuple[int, ...]
     is_feature_weight: bool  # whether it multiplies features
 
@@ -56,7 +56,9 @@ def _make_names_unique(laws: list[Law]) -> list[Law]:
 
 
 def _add_mark(name: str, mark: str) -> str:
-    where, _, neuron = name.rpartition(", ")  # the neuron stays last: runs store names up to it
+    where, _, neuron = name.rpartition(
+        ", "
+    )  # the neuron stays last, as runs store the names of a layer's neurons as one pattern
     return f"{where}, {mark}, {neuron}"
 
 

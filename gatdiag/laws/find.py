@@ -207,12 +207,12 @@ def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
 
 
 def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
-    for (name, where), error in trace.failed.items():
+    for (name, module), error in trace.failed.items():
         reason = f"its rule does not support this call, so its arguments must keep their scale ({error})"
-        yield Exclusion(f"operation {name} in {where}", reason)
-    for (name, where), times in trace.unknown.items():
+        yield Exclusion(f"operation {name} in {module}", reason)
+    for (name, module), times in trace.unknown.items():
         reason = f"no rule for this operation, so its arguments must keep their scale (calls: {times})"
-        yield Exclusion(f"operation {name} in {where}", reason)
+        yield Exclusion(f"operation {name} in {module}", reason)
     for cause in exponents.coarse:
         reason = "its rule requires entries to scale alike that need not, so laws may be missed"
         yield Exclusion(f"operation {cause}", reason)

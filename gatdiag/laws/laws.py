@@ -76,9 +76,8 @@ class Sums:
             for found, positions in zip(pieces, wanted, strict=True):
                 for axes in every:
                     kept = [*range(before), *(before + axis for axis in axes)]
-                    found.append(
-                        _sum_products([stacked[position] for position in positions], kept).flatten(len(points))
-                    )
+                    sums = _sum_products([stacked[position] for position in positions], kept)
+                    found.append(sums.flatten(len(points)))
         return [_concatenate(found, points) for found in pieces]
 
     def _leading_axes(self, name: str, tensor: Tensor) -> tuple[int, ...]:
@@ -254,8 +253,8 @@ class Laws:
         With delta = 0 this is, for SGD with learning rate eta and weight decay lambda,
         c' = (1 - eta lambda)^2 c + eta^2 sum e g^2: plain gradient descent drifts at order eta^2 a step. Momentum
         enters through its buffer, Adam through its whole step, which no law ties to the gradient: it drifts at order
-        eta. Parameter groups with their own rate or decay break the cancellation; what is left is computed from weights
-        and gradients. A measured c that leaves the prediction is a true violation.
+        eta. Parameter groups with their own rate or decay break the cancellation; the rest is computed from weights and
+        gradients. A measured c that differs from it is a true violation.
 
         Args:
             c: Values before the step, shape (laws,): measured, or the last prediction to follow many steps.
@@ -267,15 +266,15 @@ class Laws:
             Float64 of shape (laws,).
 
         Raises:
-            OptimizerError: Another optimizer, or two that move the same parameter.
+            OptimizerError: Another optimizer, or two that update the same parameter.
 
         Source:
             Discrete counterpart of theorem 2.2 and corollary 2.3 of "Are GATs Out of Balance?"; exact, no expansion.
         """
         gradients = self._gradients(gradients)
         updates: dict[str, Update] = {}
-        for one in [optimizer] if isinstance(optimizer, Optimizer) else optimizer:
-            self.add_updates(one, gradients, updates)
+        for each in [optimizer] if isinstance(optimizer, Optimizer) else optimizer:
+            self.add_updates(each, gradients, updates)
         return Observation(self, self.parameters, gradients, [updates]).predict(c)
 
     def add_updates(self, optimizer: Optimizer, gradients: Tensors, updates: dict[str, Update]) -> None:
@@ -363,13 +362,9 @@ class Observation:
         if self._updates is None:
             raise ValueError("Expected an Observation with updates, got one without, which cannot predict c")
         gradient_squares, *of_rest = self._others
-        table = torch.tensor(
-            [
-                [(of.keep, of.step) for of in (updates.get(name, _NO_UPDATE) for name in laws.names)]
-                for updates in self._updates
-            ],
-            dtype=torch.float64,
-        ).view(*c.shape[:-1], len(laws.names), 2)
+        rows = [[updates.get(name, _NO_UPDATE) for name in laws.names] for updates in self._updates]
+        table = torch.tensor([[(update.keep, update.step) for update in row] for row in rows], dtype=torch.float64)
+        table = table.view(*c.shape[:-1], len(laws.names), 2)
         keep, step = table[..., laws._owner.cpu(), :].to(c.device).unbind(-1)
         keep_of_law, step_of_law = table[..., laws._first.cpu(), :].to(c.device).unbind(-1)
         # what does not cancel if the parameters of a law have different learning rates or weight decays
@@ -388,12 +383,11 @@ _NO_UPDATE: Final = Update()  # of a parameter that no optimizer updates
 def _stack_rests(updates: Sequence[Mapping[str, Update]], weights: Tensors) -> dict[str, Tensor]:
     """Name -> r, for the parameters that have one in any step, in the shapes of the weights."""
     found = {}
-    for name in dict.fromkeys(
-        name for of_step in updates for name, update in of_step.items() if update.rest is not None
-    ):
-        of_steps = [of_step.get(name, _NO_UPDATE).rest for of_step in updates]
-        some = next(rest for rest in of_steps if rest is not None)
-        stacked = torch.stack([torch.zeros_like(some) if rest is None else rest for rest in of_steps])
+    names = [name for of_step in updates for name, update in of_step.items() if update.rest is not None]
+    for name in dict.fromkeys(names):
+        rests = [of_step.get(name, _NO_UPDATE).rest for of_step in updates]
+        zeros = torch.zeros_like(next(rest for rest in rests if rest is not None))
+        stacked = torch.stack([zeros if rest is None else rest for rest in rests])
         found[name] = stacked.view(weights[name].shape)
     return found
 

@@ -52,7 +52,7 @@ def _find_obstacle(replica: Replica, call: Caller) -> str | None:
     tracker = _OriginTracker(replica)
     if obstacle := _run_tracked(call, tracker):
         return obstacle
-    first, memory = tracker.operations, ModelState(replica.model)
+    first, before = tracker.operations, ModelState(replica.model)
     try:
         obstacle = _run_tracked(call, tracker)
     except ModelError as error:
@@ -60,7 +60,7 @@ def _find_obstacle(replica: Replica, call: Caller) -> str | None:
     if obstacle or tracker.operations != first:
         return obstacle or _DIFFERS
     after = ModelState(replica.model)
-    for path in after.changed_since(memory):
+    for path in after.changed_since(before):
         if not _is_only_counted(path, after, call, tracker, first):
             return f"{_MAY_DIFFER}: it changes {path}"
     return None
@@ -97,13 +97,13 @@ class CountOnlyNumber:
 
 
 def _is_only_counted(
-    path: str, memory: ModelState, call: Caller, tracker: "_OriginTracker", first: list[tuple[Any, ...]]
+    path: str, state: ModelState, call: Caller, tracker: "_OriginTracker", first: list[tuple[Any, ...]]
 ) -> bool:
     """True if a number that changes from call to call is used for nothing but counting."""
-    kind = type(memory.numbers[path])
-    if path not in memory.attributes or kind not in (int, float):
+    kind = type(state.numbers[path])
+    if path not in state.attributes or kind not in (int, float):
         return False
-    attributes, name = memory.attributes[path]
+    attributes, name = state.attributes[path]
     attributes[name] = CountOnlyNumber(kind)
     try:
         return _run_tracked(call, tracker) is None and tracker.operations == first
@@ -218,13 +218,14 @@ def _random_state() -> bytes:
 def _reading_frame() -> FrameType:
     """The innermost frame outside torch and gatdiag, or in a layer of torch.nn."""
     frame = sys._getframe(1)
-    while (
-        frame.f_back
-        and _module_path(frame)[0] in ("torch", "gatdiag")
-        and _module_path(frame)[:3] != ["torch", "nn", "modules"]
-    ):
+    while frame.f_back and _is_internal(frame):
         frame = frame.f_back
     return frame
+
+
+def _is_internal(frame: FrameType) -> bool:
+    path = _module_path(frame)
+    return path[0] in ("torch", "gatdiag") and path[:3] != ["torch", "nn", "modules"]
 
 
 def _is_library(frame: FrameType) -> bool:

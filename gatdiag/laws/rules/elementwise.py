@@ -58,10 +58,10 @@ def div(call: Call) -> Label:
 def power(call: Call) -> Label:
     """pow: the exponent is multiplied by the power, which must be a constant."""
     degree = call.number("exponent")
-    simple = Fraction(degree or 0).limit_denominator(64)
-    if degree is None or abs(float(simple) - degree) > 1e-12 or not isinstance(call["self"], Tensor):
+    fraction = Fraction(degree or 0).limit_denominator(64)
+    if degree is None or abs(float(fraction) - degree) > 1e-12 or not isinstance(call["self"], Tensor):
         return call.fix_scale()
-    return call.label("self").scale(simple)
+    return call.label("self").scale(fraction)
 
 
 def add(call: Call) -> Label:
@@ -137,9 +137,8 @@ def glu(call: Call) -> Label:
     """glu: the first half of an axis times the sigmoid of the second, which must keep its scale."""
     tensor, axis = call["self"], call["dim"] % call["self"].ndim
     half = tensor.shape[axis] // 2
-    call.exponents.require_zero(
-        call.label("self").rearrange(tensor.shape, lambda array: array.narrow(axis, half, half))
-    )
+    gate = call.label("self").rearrange(tensor.shape, lambda array: array.narrow(axis, half, half))
+    call.exponents.require_zero(gate)
     return call.label("self").rearrange(tensor.shape, lambda array: array.narrow(axis, 0, half))
 
 
@@ -149,12 +148,12 @@ def compare(call: Call) -> Label:
     Zero and a tiny bound fit every scale. No number but zero is taken to be equal to a scaled quantity.
     """
     constant, name = call.number("other"), call.name.rstrip("_")
-    equality = name in ("eq", "ne")
+    is_equality = name in ("eq", "ne")
     if constant is None:
         call.exponents.require_equal(call.label("self"), call.label("other"))
-    elif equality and constant == 0 and bool((call["self"] != 0).all()):
+    elif is_equality and constant == 0 and bool((call["self"] != 0).all()):
         call.zero_tests[call.out] = name == "ne"
-    elif not equality and abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
+    elif not is_equality and abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
         call.fix_scale("self")
     return Label()
 

@@ -17,8 +17,8 @@ def scatter(call: Call) -> Label:
     if not isinstance(call.get(name), Tensor):
         return call.exponents.require_equal(call.label("self"), call.label("value"))
     source = call.exponents.require_uniform(_covered_source(call, name), [call["dim"] % target.ndim])
-    replaces = call.name in ("scatter", "scatter_") and call.get("reduce") is None
-    if not call.get("include_self", not replaces):
+    is_replaced = call.name in ("scatter", "scatter_") and call.get("reduce") is None
+    if not call.get("include_self", not is_replaced):
         return _overwrite(call, source)
     base = call.exponents.require_uniform(call.label("self"), [call["dim"] % target.ndim])
     return call.exponents.require_equal(base, source)
@@ -36,9 +36,9 @@ def _covered_source(call: Call, name: str) -> Label:
         return label
     padding = [pad for have, want in zip(covered[::-1], wanted[::-1], strict=True) for pad in (0, want - have)]
     inside = tuple(map(slice, covered))
-    ids, absent = (array[inside] for array in call.exponents.to_entries(label, source.shape))
+    ids, zeros = (array[inside] for array in call.exponents.to_entries(label, source.shape))
     pad = torch.ops.aten.constant_pad_nd
-    return Label.from_entries(pad(ids, padding, 0), pad(absent, padding, True))
+    return Label.from_entries(pad(ids, padding, 0), pad(zeros, padding, True))
 
 
 def _overwrite(call: Call, source: Label) -> Label:
@@ -68,19 +68,18 @@ def index_put(call: Call) -> Label:
     given = [indices[axis] for axis in used]
     width = 1 if given[0].dtype == torch.bool else max(index.ndim for index in given)
     ndim = target.ndim - sum(index.ndim if index.dtype == torch.bool else 1 for index in given) + width
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    if not adjacent or values.ndim > ndim:
+    are_adjacent = used == list(range(used[0], used[-1] + 1))
+    if not are_adjacent or values.ndim > ndim:
         return call.fix_scale("self", "values")
     base, source = call.label("self"), call.label("values").with_ndim(ndim)
-    arriving = range(used[0], used[0] + width)
-    if not call["accumulate"] and (base.changes_along(used) or source.changes_along(arriving)):
+    index_axes = range(used[0], used[0] + width)
+    if not call["accumulate"] and (base.changes_along(used) or source.changes_along(index_axes)):
         return arrangement.index_put(call)
-    source = call.exponents.require_uniform(source, arriving)
+    source = call.exponents.require_uniform(source, index_axes)
     flat = (1,) * (target.ndim - ndim + width)
     source = source.map(lambda array: array.reshape(array.shape[: used[0]] + flat + array.shape[used[0] + width :]))
-    return call.exponents.require_equal(
-        call.exponents.require_uniform(base, range(used[0], used[0] + len(flat))), source
-    )
+    base = call.exponents.require_uniform(base, range(used[0], used[0] + len(flat)))
+    return call.exponents.require_equal(base, source)
 
 
 def segment_reduce(call: Call) -> Label:

@@ -158,12 +158,12 @@ class Exponents:
             whole = Label(((-_ONE, total), *small.terms))
             self.equations.append(Equations(whole.coefficients, self._rows(whole), self.cause))
             return _expand_slices(total, kinds)
-        signs = sorted(label.terms, key=lambda term: -term[0])
-        arrays = [(coefficient > 0, ids) for coefficient, ids in signs for _ in range(abs(int(coefficient)))]
+        terms = sorted(label.terms, key=lambda term: -term[0])
+        arrays = [(coefficient > 0, ids) for coefficient, ids in terms for _ in range(abs(int(coefficient)))]
         total = arrays.pop(0)[1] if arrays[0][0] else torch.full((1,) * label.ndim, ZERO_EXPONENT)
         for is_positive, ids in arrays:
-            negative = self._new_difference(torch.tensor(ZERO_EXPONENT), ids) if is_positive else ids
-            total = self._new_difference(total, negative)
+            subtrahend = self._new_difference(torch.tensor(ZERO_EXPONENT), ids) if is_positive else ids
+            total = self._new_difference(total, subtrahend)
         return total
 
     def to_entries(self, label: Label, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -348,7 +348,7 @@ class Exponents:
             if mixture is None:
                 terms.append((coefficient, ids))
             else:
-                parts = mixture.label.map(lambda array: array.reshape(-1)).scale(coefficient)
+                parts = mixture.label.map(lambda array: array.reshape(-1)) * coefficient
                 mixed = mixed.map(lambda array: array.unsqueeze(-1)) + parts
         return (
             Label(tuple(terms), label.zeros).map(lambda array: array.reshape(array.shape + (1,) * mixed.ndim)) + mixed

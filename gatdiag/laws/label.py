@@ -68,9 +68,9 @@ class Label:
 
     def __sub__(self, other: "Label") -> "Label":
         """Label of a quotient."""
-        return self + other.scale(-1)
+        return self + other * -1
 
-    def scale(self, factor: Fraction | int) -> "Label":
+    def __mul__(self, factor: Fraction | int) -> "Label":
         """Label of the tensor raised to the power `factor`."""
         if factor == 0:
             return Label()

@@ -15,7 +15,7 @@ from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 from gatdiag.structure.deadline import check_time
 
-_CREATES_ZEROS = (arrangement.zeros, arrangement.full, arrangement.lift)
+_CREATES_ZEROS = (arrangement.new_zeros, arrangement.full, arrangement.lift)
 _ALLOWS_MIXTURES = (elementwise.homogeneous, elementwise.power, RULES["square"], RULES["sqrt"], reduction.sum_or_norm)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 

@@ -22,7 +22,7 @@ def exponents(law: Law) -> dict[str, Tensor]:
     return found
 
 
-def summed(law: Law, *factors: Named, absolute: bool = False) -> float:
+def law_sum(law: Law, *factors: Named, absolute: bool = False) -> float:
     """Sum of e_k times the product of the factors' entries, or of its absolute values."""
     total = 0.0
     for name, table in exponents(law).items():
@@ -38,8 +38,8 @@ def summed(law: Law, *factors: Named, absolute: bool = False) -> float:
 
 
 def each(laws: Iterable[Law], *factors: Named, absolute: bool = False) -> Tensor:
-    """`summed` for every law."""
-    return torch.tensor([summed(law, *factors, absolute=absolute) for law in laws], dtype=torch.float64)
+    """`law_sum` for every law."""
+    return torch.tensor([law_sum(law, *factors, absolute=absolute) for law in laws], dtype=torch.float64)
 
 
 def rescale(model: nn.Module, law: Law, scale: float) -> None:

@@ -134,8 +134,8 @@ def test_collapsing_gives_one_array_that_equals_the_label() -> None:
     for whole in (
         label(a, b),
         label(a) - label(b),
-        label(a).scale(2) - label(b).scale(3),
-        label(a).scale(Fraction(1, 2)),
+        label(a) * 2 - label(b) * 3,
+        label(a) * Fraction(1, 2),
         Label(),
     ):
         single = label(exponents.collapse(whole))

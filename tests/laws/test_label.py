@@ -44,11 +44,11 @@ def test_labels_broadcast_from_the_right_as_tensors_do() -> None:
 
 @pytest.mark.parametrize("factor", [Fraction(1, 2), -1, 3])
 def test_a_power_multiplies(factor: Fraction) -> None:
-    assert torch.equal(exponents(ROW.scale(factor), (1, 3)), float(factor) * exponents(ROW, (1, 3)))
+    assert torch.equal(exponents(ROW * factor, (1, 3)), float(factor) * exponents(ROW, (1, 3)))
 
 
 def test_the_power_zero_has_no_scale() -> None:
-    assert ROW.scale(0).terms == ()
+    assert (ROW * 0).terms == ()
 
 
 def test_arranging_moves_the_exponents_with_the_entries() -> None:
@@ -72,7 +72,7 @@ def test_a_product_is_zero_where_either_factor_is() -> None:
     assert (first + second).zeros.tolist() == [True, True, False]
     assert (first + of([1, 2, 3])).zeros.tolist() == [True, False, False]
     assert (of([1, 2, 3]) + first).zeros.tolist() == [True, False, False]
-    assert first.scale(2).zeros is first.zeros
+    assert (first * 2).zeros is first.zeros
     assert first.drop_zero_mask().zeros is None
 
 

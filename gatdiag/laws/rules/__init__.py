@@ -99,7 +99,7 @@ RULES: dict[str, Rule] = {
     "embedding": arrangement.embedding,
     # exact zeros and constants
     **each(
-        arrangement.zeros,
+        arrangement.new_zeros,
         "zeros zeros_like new_zeros zero zero_ empty empty_like new_empty empty_strided new_empty_strided "
         "empty_permuted",
     ),

@@ -168,7 +168,7 @@ def embedding(call: Call) -> Labels:
     return label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices, array))
 
 
-def zeros(call: Call) -> Label:
+def new_zeros(call: Call) -> Label:
     """zeros, empty and the like."""
     return ZEROS
 

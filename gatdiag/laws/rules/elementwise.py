@@ -34,9 +34,9 @@ def detach(call: Call) -> Label:
     return label if label.is_all_zeros else Label()
 
 
-def homogeneous_of_degree(exponent: Fraction | int) -> Rule:
-    """Homogeneous of the given degree."""
-    return lambda call: call.label_of(call.first).scale(exponent)
+def homogeneous_of_degree(degree: Fraction | int) -> Rule:
+    """Positively homogeneous: f(s x) = s^degree f(x) for s > 0."""
+    return lambda call: call.label_of(call.first) * degree
 
 
 def mul(call: Call) -> Label:
@@ -61,7 +61,7 @@ def power(call: Call) -> Label:
     fraction = Fraction(degree or 0).limit_denominator(64)
     if degree is None or abs(float(fraction) - degree) > 1e-12 or not isinstance(call["self"], Tensor):
         return call.fix_scale()
-    return call.label("self").scale(fraction)
+    return call.label("self") * fraction
 
 
 def add(call: Call) -> Label:

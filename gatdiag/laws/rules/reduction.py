@@ -18,9 +18,8 @@ def sum_or_norm(call: Call) -> Label:
     """Sum, mean or norm along axes: summands may scale differently as long as that cancels later."""
     if 0 in (call.get("p"), call.get("ord")):  # the number of entries that are not zero
         return Label()
-    return _squeeze(
-        call, call.exponents.sum(call.label_of(call.first), call.axes(), has_many_entries=call.out.numel() > 1)
-    )
+    label = call.exponents.sum(call.label_of(call.first), call.axes(), has_many_entries=call.out.numel() > 1)
+    return _squeeze(call, label)
 
 
 def _squeeze(call: Call, label: Label) -> Label:
@@ -38,7 +37,7 @@ def variance(degree: int | Fraction) -> Rule:
 
     def rule(call: Call) -> Labels:
         label = reduce(call)
-        return [label.scale(degree), label]
+        return [label * degree, label]
 
     return rule
 

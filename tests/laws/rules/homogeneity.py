@@ -66,7 +66,7 @@ def each(names: str, *arguments: Tensor, **options: Any) -> dict[str, Case]:
 def check(given: Case) -> None:
     """Sound and complete, both where torch takes composite operations apart and where it does not."""
     for inference in (False, True):
-        arguments, results, exact, unknown = _followed(given, inference)
+        arguments, results, exact, unknown = _trace_case(given, inference)
         for table in arguments + results:
             table[:] = [column for column, kept in zip(table, exact, strict=True) if kept]
         _check_scaling(given, arguments, results)
@@ -79,7 +79,7 @@ def check(given: Case) -> None:
 
 def directions(given: Case) -> tuple[int, int]:
     """How many directions the rule allows: exact ones, and all with those that an epsilon makes approximate."""
-    arguments, _, exact, _ = _followed(given, inference=False)
+    arguments, _, exact, _ = _trace_case(given, inference=False)
     every = torch.cat([_columns(table, tensor) for table, tensor in zip(arguments, given.arguments, strict=True)])
     return _rank(every[:, torch.tensor(exact, dtype=torch.bool)]), _rank(every)
 
@@ -98,7 +98,7 @@ def _tensors(value: Any) -> list[Tensor]:
 Table = list[Tensor]
 
 
-def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], tuple[bool, ...], list[str]]:
+def _trace_case(given: Case, inference: bool) -> tuple[list[Table], list[Table], tuple[bool, ...], list[str]]:
     """A table of directions for every argument and result; which are exact; operations without a rule."""
     exponents = Exponents()
     trace = Trace(exponents, lambda: "here")
@@ -123,14 +123,14 @@ def _followed(given: Case, inference: bool) -> tuple[list[Table], list[Table], t
     basis = solve(exponents, [ids for label in resolved for _, ids in label.terms])
     count, shapes = len(basis.free), [tensor.shape for tensor in [*arguments, *results]]
     tables = [
-        [_valued(label, basis.values, vector).expand(shape) for vector in range(count)]
+        [_label_values(label, basis.values, vector).expand(shape) for vector in range(count)]
         for label, shape in zip(resolved, shapes, strict=True)
     ]
     unknown = [name for name, _ in trace.unknown]
     return tables[: len(arguments)], tables[len(arguments) :], basis.exact, unknown
 
 
-def _valued(label: Label, values: dict[int, dict[int, Fraction]], vector: int) -> Tensor:
+def _label_values(label: Label, values: dict[int, dict[int, Fraction]], vector: int) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for coefficient, ids in label.terms:
         numbers = [float(values.get(unknown, {}).get(vector, 0)) for unknown in ids.flatten().tolist()]
@@ -145,18 +145,18 @@ def _check_scaling(given: Case, arguments: list[list[Tensor]], results: list[lis
             len(arguments[0]) if arguments else 0, generator=torch.Generator().manual_seed(turn)
         ).double()
         scaled = tuple(
-            tensor * SCALE ** _mixed(table, weights, tensor)
+            tensor * SCALE ** _combine(table, weights, tensor)
             for tensor, table in zip(given.arguments, arguments, strict=True)
         )
         after = run(given, scaled)
         for old, new, table in zip(before, after, results, strict=True):
             if old.is_floating_point() or old.is_complex():
-                torch.testing.assert_close(new, old * SCALE ** _mixed(table, weights, old), rtol=1e-9, atol=1e-12)
+                torch.testing.assert_close(new, old * SCALE ** _combine(table, weights, old), rtol=1e-9, atol=1e-12)
             else:
                 assert torch.equal(new, old)
 
 
-def _mixed(table: list[Tensor], weights: Tensor, like: Tensor) -> Tensor:
+def _combine(table: list[Tensor], weights: Tensor, like: Tensor) -> Tensor:
     total = torch.zeros(like.shape, dtype=torch.float64)
     for weight, exponents in zip(weights, table, strict=True):
         total = total + weight * exponents
@@ -180,7 +180,7 @@ def dimension(given: Case) -> int:
     entries = sum(tensor.numel() for tensor in given.arguments)
     outputs = max(1, len(_logarithms(run(given, given.arguments))))
     points = max(given.points, 3 + -(-entries // outputs))
-    slopes = [_slopes(given, _moved(given, generator)) for _ in range(points)]
+    slopes = [_slopes(given, _redraw(given, generator)) for _ in range(points)]
     rows = []
     for row in range(len(slopes[0])):
         known = [table[row] for table in slopes if bool(table[row].isfinite().all())]
@@ -191,7 +191,7 @@ def dimension(given: Case) -> int:
     return entries - int((sizes > 1e-5).sum())
 
 
-def _moved(given: Case, generator: torch.Generator) -> tuple[Tensor, ...]:
+def _redraw(given: Case, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Another point: sizes drawn anew, signs too unless they must be positive."""
     moved = []
     for tensor in given.arguments:

@@ -39,12 +39,12 @@ def basis(*free: int, sign: int = 1) -> Basis:
     return Basis(free, (True,) * len(free), values)
 
 
-def assembled(labels: dict[str, Label], found: Basis) -> list[Law]:
+def assemble_laws(labels: dict[str, Label], found: Basis) -> list[Law]:
     return assemble(labels, found, PLACES)
 
 
 def test_a_neuron_between_two_layers() -> None:
-    laws = assembled(hidden(), basis(1, 2))
+    laws = assemble_laws(hidden(), basis(1, 2))
 
     assert list(map(str, laws)) == [
         f"layer 1 (one), neuron {i}: one.weight[{i}, :] + one.bias[{i}] - two.weight[:, {i}]" for i in range(2)
@@ -55,20 +55,22 @@ def test_a_neuron_between_two_layers() -> None:
 
 
 def test_laws_come_in_order_whatever_the_order_of_the_basis() -> None:
-    assert [law.neuron for law in assembled(hidden(), basis(2, 1))] == [0, 1]
+    assert [law.neuron for law in assemble_laws(hidden(), basis(2, 1))] == [0, 1]
 
 
 def test_the_incoming_weights_are_positive_whatever_the_sign_of_the_solution() -> None:
-    assert list(map(str, assembled(hidden(), basis(1, 2, sign=-1)))) == list(map(str, assembled(hidden(), basis(1, 2))))
+    assert list(map(str, assemble_laws(hidden(), basis(1, 2, sign=-1)))) == list(
+        map(str, assemble_laws(hidden(), basis(1, 2)))
+    )
 
 
 def test_a_solution_that_moves_no_parameter_is_no_law() -> None:
-    assert len(assembled(hidden(), basis(1, 7))) == 1
+    assert len(assemble_laws(hidden(), basis(1, 7))) == 1
 
 
 def test_one_unknown_for_two_neurons_is_a_law_of_both() -> None:
     found = Basis((1,), (False,), {1: {0: Fraction(1)}, 2: {0: Fraction(1)}})
-    (law,) = assembled(hidden(), found)
+    (law,) = assemble_laws(hidden(), found)
 
     assert law.name == "layer 1 (one), all neurons"
     assert list(map(str, law.terms)) == [
@@ -81,19 +83,19 @@ def test_one_unknown_for_two_neurons_is_a_law_of_both() -> None:
 
 def test_different_exponents_are_different_terms() -> None:
     found = Basis((1,), (True,), {1: {0: Fraction(1)}, 2: {0: Fraction(2)}})
-    (law,) = assembled({"one.bias": hidden()["one.bias"]}, found)
+    (law,) = assemble_laws({"one.bias": hidden()["one.bias"]}, found)
 
     assert [(term.indices, term.exponent) for term in law.terms] == [(((0,),), 1), (((1,),), 2)]
 
 
 def test_two_writers_make_a_stream() -> None:
-    law = assembled(hidden(norm_weight=label(1, HIDDEN)), basis(1))[0]
+    law = assemble_laws(hidden(norm_weight=label(1, HIDDEN)), basis(1))[0]
 
     assert (law.kind, law.name) == ("stream", "residual stream, channel 0")
 
 
 def test_what_nothing_reads_is_a_scale() -> None:
-    (law,) = assembled({"one.weight": label(1, HIDDEN.reshape(2, 1))}, basis(2))
+    (law,) = assemble_laws({"one.weight": label(1, HIDDEN.reshape(2, 1))}, basis(2))
 
     assert (law.kind, law.name) == ("scale", "layer 1 (one), neuron 1 scale")
 
@@ -108,6 +110,6 @@ def test_factors_of_one_layer_are_a_product() -> None:
 
 def test_opposite_parts_of_one_parameter_cancel() -> None:
     both = Label(((Fraction(1), HIDDEN.reshape(2, 1)), (Fraction(-1), torch.tensor([[1], [1]]))))
-    laws = assembled({"one.weight": both}, basis(1))
+    laws = assemble_laws({"one.weight": both}, basis(1))
 
     assert [[(term.indices, term.exponent) for term in law.terms] for law in laws] == [[(((1,),), 1)]]

@@ -17,17 +17,17 @@ from tests.laws.referee import count_kinds
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
 
 
-def evidence(model: nn.Module, *args: Tensor) -> Evidence:
+def gather(model: nn.Module, *args: Tensor) -> Evidence:
     return gather_evidence(model, args, {}, {name: name.rpartition(".")[0] for name, _ in model.named_parameters()})
 
 
 def test_the_point_is_near_the_weights_and_its_gradients_are_those_of_a_linear_loss() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    found = evidence(model, torch.randn(5, 3))
+    found = gather(model, torch.randn(5, 3))
     run, point = found.replica, found.point
 
     for name, weight in model.named_parameters():
@@ -48,14 +48,14 @@ def test_zeros_become_small_numbers() -> None:
         model.bias.zero_()
         model.weight[0, 0] = 0
 
-    weights = evidence(model, torch.randn(5, 3)).point.weights
+    weights = gather(model, torch.randn(5, 3)).point.weights
 
     assert bool((weights["bias"] != 0).all())
     assert 0 < weights["weight"][0, 0].abs() < weights["weight"][1:].abs().max()
 
 
 def test_the_replica_is_left_at_the_point() -> None:
-    found = evidence(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
+    found = gather(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
 
     assert set(found.no_effect) == {"0.bias"}  # other points were visited
     assert all(torch.equal(found.replica.parameters[name], weight) for name, weight in found.point.weights.items())
@@ -72,7 +72,7 @@ def test_what_never_reaches_the_output_is_told_apart() -> None:
             self.spare(x)
             return self.frozen(self.used(x))
 
-    found = evidence(Spare(), torch.randn(5, 3))
+    found = gather(Spare(), torch.randn(5, 3))
 
     assert found.unreached == ("spare.weight", "spare.bias")
     assert list(found.point.gradients) == list(found.point.weights) == ["used.weight", "used.bias"]
@@ -90,7 +90,7 @@ class Narrow(nn.Module):
 
 
 def test_the_own_weights_are_taken_where_no_point_near_them_is_finite() -> None:
-    assert evidence(Narrow(), torch.randn(5, 3)).point.weights["weight"].tolist() == [2.0] * 3
+    assert gather(Narrow(), torch.randn(5, 3)).point.weights["weight"].tolist() == [2.0] * 3
 
 
 def test_nothing_finite_anywhere_is_refused() -> None:
@@ -103,12 +103,12 @@ def test_nothing_finite_anywhere_is_refused() -> None:
             return (x * self.weight) / torch.zeros(3)
 
     with pytest.raises(ModelError, match="not finite"):
-        evidence(Never(), torch.randn(5, 3))
+        gather(Never(), torch.randn(5, 3))
 
 
 def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    found = evidence(model, torch.randn(5, 3))
+    found = gather(model, torch.randn(5, 3))
     points, again = (list(distant_points(found.replica, found.point, 3)) for _ in range(2))
 
     assert len(points) == 3
@@ -164,7 +164,7 @@ def test_a_violation_is_found_among_many_laws_and_rounding_is_none() -> None:
     first = wrong.terms[0]
     laws[3] = type(wrong)(**{**vars(wrong), "terms": (type(first)(**{**vars(first), "exponent": first.exponent * 2}),
                                                       *wrong.terms[1:])})  # fmt: skip
-    found = evidence(model, x)
+    found = gather(model, x)
     replica, points, epsilon = found.replica, [found.point], torch.finfo(torch.float64).eps
 
     assert set(find_violations(laws, range(len(laws)), replica, points, 16 * epsilon)) == {3}
@@ -184,7 +184,7 @@ class Passed(torch.autograd.Function):
         return gradient
 
 
-def clipped(x: Tensor) -> Tensor:
+def clip_gradient(x: Tensor) -> Tensor:
     x = x.relu()
     if x.requires_grad:
         x.register_hook(lambda gradient: gradient.clamp(-5, 5))
@@ -200,19 +200,19 @@ class Between(nn.Module):
         return self.last(self.act(self.first(x)))
 
 
-@pytest.mark.parametrize("act", [Passed.apply, clipped])
+@pytest.mark.parametrize("act", [Passed.apply, clip_gradient])
 def test_a_backward_pass_that_is_not_that_of_the_function_leaves_no_law(act: Callable[[Tensor], Tensor]) -> None:
     """A unit that is never below zero at one point seems to obey one there."""
     assert list(find_laws(Between(act, 16), torch.randn(7, 4))) == []
 
 
-def squared_in_place(x: Tensor) -> Tensor:
+def square_in_place(x: Tensor) -> Tensor:
     return x.sigmoid().square_()
 
 
 def test_a_backward_pass_that_fails_is_refused_with_the_reason() -> None:
     with pytest.raises(ModelError, match=r"backward pass failed with RuntimeError: .*modified by an inplace operation"):
-        find_laws(Between(squared_in_place), torch.randn(4, 4))
+        find_laws(Between(square_in_place), torch.randn(4, 4))
 
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

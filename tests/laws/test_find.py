@@ -14,14 +14,14 @@ from tests.laws.stacks import assert_laws_hold, gcn, mlp, shared
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
 
 
 WIDTHS = (IN, HID, HID2, 6, OUT)
 
 
-def described(law: Law) -> str:
+def describe(law: Law) -> str:
     return " ".join(map(str, law.terms))
 
 
@@ -61,8 +61,7 @@ def test_theorem_2_2_term_by_term() -> None:
         here, i = law.layer, law.neuron
         following = f"layers.{int(here[-1]) + 1}"
         assert (
-            described(law)
-            == f"+ {here}.lin_l.weight[{i}, :] - {here}.att[0, 0, {i}] - {following}.lin_l.weight[:, {i}]"
+            describe(law) == f"+ {here}.lin_l.weight[{i}, :] - {here}.att[0, 0, {i}] - {following}.lin_l.weight[:, {i}]"
         )
 
 
@@ -73,7 +72,7 @@ def test_theorem_6_3_has_the_term_that_the_published_form_lacks() -> None:
     for law in laws:
         here, i = law.layer, law.neuron
         following = f"layers.{int(here[-1]) + 1}"
-        assert described(law) == (
+        assert describe(law) == (
             f"+ {here}.lin_l.weight[{i}, :] + {here}.lin_r.weight[{i}, :] - {here}.att[0, 0, {i}] "
             f"- {following}.lin_l.weight[:, {i}] - {following}.lin_r.weight[:, {i}]"
         )
@@ -84,7 +83,7 @@ def test_theorem_6_4_concatenated_heads_have_a_law_a_head_and_channel() -> None:
     model = Stack(shared(IN, 3, heads=2), shared(6, OUT, heads=2, concat=False))
     laws = find_laws(model, features(), edges())
 
-    assert [described(law) for law in laws] == [
+    assert [describe(law) for law in laws] == [
         f"+ layers.0.lin_l.weight[{3 * k + i}, :] - layers.0.att[0, {k}, {i}] - layers.1.lin_l.weight[:, {3 * k + i}]"
         for k in range(2)
         for i in range(3)
@@ -95,7 +94,7 @@ def test_theorem_6_4_averaged_heads_have_laws_summed_over_heads_only() -> None:
     model = Stack(shared(IN, 3, heads=2, concat=False), shared(3, OUT))
     laws = find_laws(model, features(), edges())
 
-    assert [described(law) for law in laws] == [
+    assert [describe(law) for law in laws] == [
         f"+ layers.0.lin_l.weight[{i}, :], layers.0.lin_l.weight[{3 + i}, :] "
         f"- layers.0.att[:, :, {i}] - layers.1.lin_l.weight[:, {i}]"
         for i in range(3)
@@ -248,7 +247,7 @@ def test_a_frozen_layer_leaves_the_laws_that_do_not_need_it() -> None:
     model = mlp(3, 4, 5, 2)
     model[2].weight.requires_grad_(False)
     (law,) = find_laws(model, torch.randn(6, 3))
-    assert described(law) == "+ 0.weight[:, :] + 0.bias[:] + 2.bias[:] - 4.weight[:, :]"
+    assert describe(law) == "+ 0.weight[:, :] + 0.bias[:] + 2.bias[:] - 4.weight[:, :]"
 
     model[2].weight.requires_grad_(True)
     model[0].weight.requires_grad_(False)

@@ -61,7 +61,7 @@ HOOKS = [
 ]
 
 
-def process() -> dict[str, Any]:
+def process_state() -> dict[str, Any]:
     """What a forward pass or an analysis could change outside the model."""
     return {
         "torch": torch.get_rng_state(),
@@ -100,11 +100,11 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
-def same(before: Any, after: Any) -> bool:
+def is_same(before: Any, after: Any) -> bool:
     if isinstance(before, dict):
-        return before.keys() == after.keys() and all(same(before[key], after[key]) for key in before)
+        return before.keys() == after.keys() and all(is_same(before[key], after[key]) for key in before)
     if isinstance(before, tuple | list):
-        return len(before) == len(after) and all(map(same, before, after))
+        return len(before) == len(after) and all(map(is_same, before, after))
     if isinstance(before, Tensor):
         return torch.equal(before, after)
     if isinstance(before, np.ndarray):
@@ -144,9 +144,9 @@ def test_the_model_and_the_process_are_as_before(prepared: Callable[[bool], nn.M
     model = prepared(fails)
     x, graph = features(), edges()
     inputs = x.clone(), graph.clone()
-    states = process(), model_state(model)
+    states = process_state(), model_state(model)
     for part in states:
-        assert same(part, copy.copy(part))
+        assert is_same(part, copy.copy(part))
 
     if fails:
         with pytest.raises(ModelError, match=r"the model itself.*out of luck"):
@@ -154,9 +154,9 @@ def test_the_model_and_the_process_are_as_before(prepared: Callable[[bool], nn.M
     else:
         assert len(find_laws(model, x, graph)) > 0
 
-    assert same(states[0], process())
+    assert is_same(states[0], process_state())
     for key, value in states[1].items():
-        assert same(value, model_state(model)[key]), key
+        assert is_same(value, model_state(model)[key]), key
     assert torch.equal(x, inputs[0])
     assert torch.equal(graph, inputs[1])
     assert x.grad is None
@@ -176,7 +176,7 @@ def test_an_input_that_asks_for_its_gradient_keeps_asking_and_gets_none() -> Non
 def test_training_goes_on_bit_for_bit(fails: bool) -> None:
     """Two runs, one of them analyzed half-way, end at the same weights: no state anywhere was moved."""
 
-    def trained(analyzed: bool) -> list[Tensor]:
+    def train(analyzed: bool) -> list[Tensor]:
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
@@ -186,14 +186,14 @@ def test_training_goes_on_bit_for_bit(fails: bool) -> None:
             optimizer.zero_grad()
             model(features(), edges()).square().sum().backward()
             if analyzed and step == 2:
-                _analyzed(model, fails)
+                _analyze(model, fails)
             optimizer.step()
         return [tensor.clone() for _, tensor in _tensors(model)]
 
-    assert all(map(torch.equal, trained(analyzed=True), trained(analyzed=False)))
+    assert all(map(torch.equal, train(analyzed=True), train(analyzed=False)))
 
 
-def _analyzed(model: Careless, fails: bool) -> None:
+def _analyze(model: Careless, fails: bool) -> None:
     model.fails = fails
     try:
         find_laws(model, torch.ones(9, IN), edges())
@@ -245,12 +245,12 @@ def test_a_time_limit_interrupts_every_part_of_the_search(part: str, monkeypatch
     monkeypatch.setattr(deadline._Deadline, "check", check)
     with time_limit(None):
         find_laws(model, x, graph)
-    before, world = model_state(model), process()
+    before, world = model_state(model), process_state()
     stops_at = len(checks) // 2
     checks.clear()
     with pytest.raises(TimeLimitError), time_limit(None):
         find_laws(model, x, graph)
 
     assert stops_at < len(checks) <= stops_at + 3  # what cleans up may check again
-    assert same(before, model_state(model))
-    assert same(world, process())
+    assert is_same(before, model_state(model))
+    assert is_same(world, process_state())

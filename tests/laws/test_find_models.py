@@ -22,7 +22,7 @@ from tests.laws.zoo import build
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
 
 

@@ -76,7 +76,7 @@ def rare_kind() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Deep(*layers), (kinds, LINKS)
 
 
-def described(laws: Laws) -> tuple[list[object], list[str]]:
+def describe(laws: Laws) -> tuple[list[object], list[str]]:
     return [(law.name, law.kind, law.exact, law.terms) for law in laws], sorted(map(str, laws.excluded))
 
 
@@ -101,7 +101,7 @@ def test_the_same_laws_as_on_the_whole_inputs(
     found = find_laws(model, *args)
     monkeypatch.setattr(find, "sample", lambda *_: None)
 
-    assert described(found) == described(find_laws(model, *args))
+    assert describe(found) == describe(find_laws(model, *args))
     if is_enough:
         first = sizes.index(len(args[0]))
         assert max(sizes[:first]) <= 300

@@ -19,7 +19,7 @@ from tests.laws.stacks import assert_laws_hold, gcn, mlp
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
 
 
@@ -256,7 +256,7 @@ def test_all_sums_are_those_of_the_loops(drawn: tuple[Wanted, dict[str, Tensor]]
             assert vector[start : start + len(expected)].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def multiplied(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[float]:
+def multiply(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[float]:
     """Row sums of products, of all parameters one after the other."""
     (vector,) = Sums([(name, (0,)) for name in left], left).products([left, right], [[0, 1]])
     return vector.tolist()
@@ -265,7 +265,7 @@ def multiplied(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[float]
 def test_what_is_missing_counts_as_zeros() -> None:
     weights = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
 
-    assert multiplied(weights, {"b": torch.ones(2, 2)}) == [0, 0, 2, 2]
+    assert multiply(weights, {"b": torch.ones(2, 2)}) == [0, 0, 2, 2]
 
 
 def test_sparse_gradients_are_summed_too() -> None:
@@ -274,21 +274,21 @@ def test_sparse_gradients_are_summed_too() -> None:
         torch.tensor([[0, 2]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (3, 2), check_invariants=True
     )
 
-    assert multiplied({"w": weight}, {"w": gradient}) == [3, 0, 7]
+    assert multiply({"w": weight}, {"w": gradient}) == [3, 0, 7]
 
 
 def test_half_precision_is_summed_in_double() -> None:
     weight = {"w": torch.full((1, 4096), 1.0 + 2**-7, dtype=torch.bfloat16)}
 
-    assert multiplied(weight, weight) == [4096 * (1 + 2**-7) ** 2]
+    assert multiply(weight, weight) == [4096 * (1 + 2**-7) ** 2]
 
 
 def test_nothing_wanted_gives_nothing() -> None:
-    assert multiplied({}, {}) == []
+    assert multiply({}, {}) == []
 
 
 def test_a_complex_entry_counts_as_two_real_ones() -> None:
     w, g = torch.randn(2, 3, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64)
 
-    assert multiplied({"w": w}, {"w": g}) == pytest.approx((w.conj() * g).real.sum(1).tolist())
-    assert multiplied({"w": w}, {"w": w}) == pytest.approx(w.abs().square().sum(1).tolist())
+    assert multiply({"w": w}, {"w": g}) == pytest.approx((w.conj() * g).real.sum(1).tolist())
+    assert multiply({"w": w}, {"w": w}) == pytest.approx(w.abs().square().sum(1).tolist())

@@ -14,7 +14,7 @@ from gatdiag.laws.no_effect import CutAtNonsmooth
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
 
 

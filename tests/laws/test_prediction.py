@@ -50,7 +50,7 @@ class Task:
                     parameter += 0.1 * torch.randn_like(parameter)
 
     def laws(self) -> Laws:
-        return Laws(_found(self.make), dict(self.model.named_parameters()))
+        return Laws(_find(self.make), dict(self.model.named_parameters()))
 
     def backward(self) -> None:
         self.model.zero_grad()
@@ -58,7 +58,7 @@ class Task:
 
 
 @functools.cache
-def _found(make: Callable[[], nn.Module]) -> list[Law]:
+def _find(make: Callable[[], nn.Module]) -> list[Law]:
     task = Task(make)
     return list(find_laws(task.model, task.x, edges()))
 
@@ -120,7 +120,9 @@ OWN: list[dict[str, Any]] = [
 ]
 
 
-def followed(task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None) -> None:
+def assert_predicted(
+    task: Task, laws: Laws, optimizer: Optimizer, also: Callable[[int], None] = lambda step: None
+) -> None:
     """Train; the chain of predictions, each made from the one before, stays on the measured c."""
     start = by_loop(task, laws)
     predicted = start
@@ -158,7 +160,7 @@ CHAINS: dict[str, Callable[[nn.Module], Optimizer]] = {
 def test_a_chain_of_predictions_stays_on_the_measured_c(model: str, name: str) -> None:
     task = Task(MODELS[model])
 
-    followed(task, task.laws(), CHAINS[name](task.model))
+    assert_predicted(task, task.laws(), CHAINS[name](task.model))
 
 
 @pytest.mark.parametrize("name", ["sgd: plain", "sgd: nesterov", "adam: amsgrad, weight decay", "adamw: plain"])
@@ -223,7 +225,7 @@ def test_the_learning_rate_may_follow_a_schedule() -> None:
     optimizer = SGD(task.model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
-    followed(task, task.laws(), optimizer, also=lambda step: schedule.step())
+    assert_predicted(task, task.laws(), optimizer, also=lambda step: schedule.step())
 
 
 def test_a_frozen_parameter_is_in_no_law() -> None:
@@ -232,7 +234,7 @@ def test_a_frozen_parameter_is_in_no_law() -> None:
     laws = find_laws(task.model, task.x, edges())
 
     assert all(term.parameter != "layers.1.att" for law in laws for term in law.terms)
-    followed(task, laws, AdamW([p for p in task.model.parameters() if p.requires_grad]))
+    assert_predicted(task, laws, AdamW([p for p in task.model.parameters() if p.requires_grad]))
 
 
 @pytest.mark.parametrize(

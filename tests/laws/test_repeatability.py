@@ -17,7 +17,7 @@ from tests.laws.zoo import build
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed() -> None:
     torch.manual_seed(0)
     random.seed(0)
     calls.TIMES, calls.LAST[0] = 0, None

@@ -10,7 +10,7 @@ from gatdiag.laws.exponents import Equations, Exponents
 from gatdiag.laws.solver import Basis, solve
 
 
-def system(rows: np.ndarray, exponents: Exponents, *, approximate: bool = False) -> None:
+def add_equations(rows: np.ndarray, exponents: Exponents, *, approximate: bool = False) -> None:
     """Rows of coefficients of the unknowns 1, 2, ... as equations."""
     kept = exponents.approximations if approximate else exponents.equations
     for row in rows:
@@ -19,7 +19,7 @@ def system(rows: np.ndarray, exponents: Exponents, *, approximate: bool = False)
             kept.append(Equations(tuple(Fraction(int(row[k])) for k in used), torch.tensor(used[None, :] + 1)))
 
 
-def table(basis: Basis, count: int) -> np.ndarray:
+def dense_basis(basis: Basis, count: int) -> np.ndarray:
     """Basis vectors as columns."""
     dense = np.zeros((count, len(basis.free)))
     for unknown, vector in basis.values.items():
@@ -28,12 +28,12 @@ def table(basis: Basis, count: int) -> np.ndarray:
     return dense
 
 
-def solved(count: int, rows: np.ndarray, soft: np.ndarray | None = None) -> Basis:
+def solve_rows(count: int, rows: np.ndarray, soft: np.ndarray | None = None) -> Basis:
     exponents = Exponents()
     ids = exponents.new_unknowns((count,))
-    system(rows, exponents)
+    add_equations(rows, exponents)
     if soft is not None:
-        system(soft, exponents, approximate=True)
+        add_equations(soft, exponents, approximate=True)
     return solve(exponents, [ids])
 
 
@@ -49,7 +49,7 @@ def test_the_basis_spans_the_null_space(seed: int) -> None:
     if seed % 3 == 0 and len(rows) > 1:
         rows[-1] = rows[0] - 2 * rows[1]
 
-    dense = table(solved(count, rows), count)
+    dense = dense_basis(solve_rows(count, rows), count)
 
     assert dense.shape[1] == nullity(rows)
     assert not dense.size or np.linalg.matrix_rank(dense) == dense.shape[1]
@@ -63,9 +63,9 @@ def test_the_exact_vectors_span_what_the_soft_equations_leave(seed: int) -> None
     rows = random.integers(-1, 2, (int(random.integers(0, 4)), count))
     soft = random.integers(-1, 2, (int(random.integers(0, 4)), count))
 
-    basis = solved(count, rows, soft)
+    basis = solve_rows(count, rows, soft)
 
-    dense, exact = table(basis, count), np.array(basis.exact, dtype=bool)
+    dense, exact = dense_basis(basis, count), np.array(basis.exact, dtype=bool)
     both = np.concatenate([rows, soft])
     assert dense.shape[1] == nullity(rows)
     assert exact.sum() == nullity(both)
@@ -75,14 +75,14 @@ def test_the_exact_vectors_span_what_the_soft_equations_leave(seed: int) -> None
 
 
 def test_each_vector_is_named_by_an_unknown_that_is_one_in_it_alone() -> None:
-    basis = solved(4, np.array([[1, -1, 0, 0], [0, 0, 2, -1]]))
+    basis = solve_rows(4, np.array([[1, -1, 0, 0], [0, 0, 2, -1]]))
 
     for number, name in enumerate(basis.free):
         assert basis.values[name] == {number: 1}
 
 
 def test_fractions_are_exact() -> None:
-    basis = solved(3, np.array([[3, -1, 0], [0, 7, -2]]))
+    basis = solve_rows(3, np.array([[3, -1, 0], [0, 7, -2]]))
 
     ((name,), values) = basis.free, basis.values
     assert [values[unknown][0] / values[1][0] for unknown in (1, 2, 3)] == [1, 3, Fraction(21, 2)]
@@ -103,4 +103,4 @@ def test_channels_stay_free_before_entries() -> None:
 
 
 def test_without_equations_everything_is_free() -> None:
-    assert np.array_equal(table(solved(3, np.zeros((0, 3))), 3), np.eye(3))
+    assert np.array_equal(dense_basis(solve_rows(3, np.zeros((0, 3))), 3), np.eye(3))

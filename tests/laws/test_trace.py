@@ -13,7 +13,7 @@ from gatdiag.laws.solver import solve
 from gatdiag.laws.trace import Trace
 
 
-class Follower:
+class Tracer:
     """A trace with labeled tensors, and the names of the unknowns that a tensor's entries depend on."""
 
     def __init__(self) -> None:
@@ -45,189 +45,189 @@ class Follower:
 
 
 @pytest.fixture
-def follow() -> Follower:
-    return Follower()
+def tracer() -> Tracer:
+    return Tracer()
 
 
-def test_a_write_through_a_view_relabels_the_base_and_its_other_views(follow: Follower) -> None:
-    a = follow.labeled("a", 2)
-    with torch.no_grad(), follow.trace:
+def test_a_write_through_a_view_relabels_the_base_and_its_other_views(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 2)
+    with torch.no_grad(), tracer.trace:
         base = torch.zeros(2, 2, dtype=torch.float64)
         row, column, turned = base[0], base[:, 1], base.t()
         row.copy_(a)
 
-    assert follow.exponents_of(base) == ["a0", "a1", "-", "-"]
-    assert follow.exponents_of(column) == ["a1", "-"]
-    assert follow.exponents_of(turned) == ["a0", "-", "a1", "-"]
+    assert tracer.exponents_of(base) == ["a0", "a1", "-", "-"]
+    assert tracer.exponents_of(column) == ["a1", "-"]
+    assert tracer.exponents_of(turned) == ["a0", "-", "a1", "-"]
 
 
-def test_a_write_to_the_base_relabels_its_views(follow: Follower) -> None:
-    a = follow.labeled("a", 2, 2)
-    with torch.no_grad(), follow.trace:
+def test_a_write_to_the_base_relabels_its_views(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 2, 2)
+    with torch.no_grad(), tracer.trace:
         base = torch.ones(2, 2, dtype=torch.float64)
         row = base[1]
         base.mul_(a)
 
-    assert follow.exponents_of(row) == ["a2", "a3"]
+    assert tracer.exponents_of(row) == ["a2", "a3"]
 
 
-def test_a_write_to_complex_numbers_relabels_their_parts(follow: Follower) -> None:
-    a, b = follow.labeled("a", 3, 1, 2), follow.labeled("b", 3, 1)
-    with torch.no_grad(), follow.trace:
+def test_a_write_to_complex_numbers_relabels_their_parts(tracer: Tracer) -> None:
+    a, b = tracer.labeled("a", 3, 1, 2), tracer.labeled("b", 3, 1)
+    with torch.no_grad(), tracer.trace:
         parts = a.expand(3, 2, 2).clone()
         numbers = torch.view_as_complex(parts)
         numbers[:, 1:].mul_(b)
 
-    assert follow.exponents_of(parts)[4 * 0 + 2 : 4] == [follow.exponents_of(numbers)[1]] * 2
-    assert follow.exponents_of(parts)[1] == follow.exponents_of(numbers)[0]
-    assert follow.exponents_of(parts)[2] != follow.exponents_of(parts)[0]
+    assert tracer.exponents_of(parts)[4 * 0 + 2 : 4] == [tracer.exponents_of(numbers)[1]] * 2
+    assert tracer.exponents_of(parts)[1] == tracer.exponents_of(numbers)[0]
+    assert tracer.exponents_of(parts)[2] != tracer.exponents_of(parts)[0]
 
 
-def test_a_write_to_the_parts_relabels_complex_numbers(follow: Follower) -> None:
-    a = follow.labeled("a", 2, 1)
-    with torch.no_grad(), follow.trace:
+def test_a_write_to_the_parts_relabels_complex_numbers(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 2, 1)
+    with torch.no_grad(), tracer.trace:
         parts = torch.ones(2, 2, dtype=torch.float64)
         numbers = torch.view_as_complex(parts)
         parts.mul_(a)
 
-    assert follow.exponents_of(numbers) == ["a0", "a1"]
+    assert tracer.exponents_of(numbers) == ["a0", "a1"]
 
 
-def test_a_power_in_place_relabels_the_other_views(follow: Follower) -> None:
-    with torch.no_grad(), follow.trace:
-        base = follow.labeled("a", 2).clone()
+def test_a_power_in_place_relabels_the_other_views(tracer: Tracer) -> None:
+    with torch.no_grad(), tracer.trace:
+        base = tracer.labeled("a", 2).clone()
         view = base.view(2, 1)
         base.square_()
 
-    assert follow.exponents_of(view) == ["2a0", "2a1"]
+    assert tracer.exponents_of(view) == ["2a0", "2a1"]
 
 
-def test_an_assignment_by_index_relabels_only_what_it_writes(follow: Follower) -> None:
-    a, b = follow.labeled("a", 2, 3), follow.labeled("b", 2)
-    with torch.no_grad(), follow.trace:
+def test_an_assignment_by_index_relabels_only_what_it_writes(tracer: Tracer) -> None:
+    a, b = tracer.labeled("a", 2, 3), tracer.labeled("b", 2)
+    with torch.no_grad(), tracer.trace:
         x = a.clone()
         x[:, 1] = b
 
-    assert follow.exponents_of(x) == ["a0", "b0", "a2", "a3", "b1", "a5"]
-    assert follow.exponents_of(a) == [f"a{k}" for k in range(6)]
+    assert tracer.exponents_of(x) == ["a0", "b0", "a2", "a3", "b1", "a5"]
+    assert tracer.exponents_of(a) == [f"a{k}" for k in range(6)]
 
 
-def test_an_in_place_sum_needs_equal_exponents(follow: Follower) -> None:
-    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
-    with torch.no_grad(), follow.trace:
+def test_an_in_place_sum_needs_equal_exponents(tracer: Tracer) -> None:
+    a, b = tracer.labeled("a", 3), tracer.labeled("b", 3)
+    with torch.no_grad(), tracer.trace:
         a[:2].add_(b[:2])
 
-    assert follow.freedom(a, b) == 4
+    assert tracer.freedom(a, b) == 4
 
 
-def test_writing_zeros_frees_and_writing_a_constant_fixes(follow: Follower) -> None:
-    a = follow.labeled("a", 3)
-    with torch.no_grad(), follow.trace:
+def test_writing_zeros_frees_and_writing_a_constant_fixes(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 3)
+    with torch.no_grad(), tracer.trace:
         x = a.clone()
         x[0] = 0.0
         y = a.clone()
         y[0] = 1.0
 
-    assert follow.exponents_of(x) == ["-", "a1", "a2"]
-    assert follow.exponents_of(y) == ["0", "a1", "a2"]
+    assert tracer.exponents_of(x) == ["-", "a1", "a2"]
+    assert tracer.exponents_of(y) == ["0", "a1", "a2"]
 
 
-def test_an_out_argument_is_labeled(follow: Follower) -> None:
-    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
-    with torch.no_grad(), follow.trace:
+def test_an_out_argument_is_labeled(tracer: Tracer) -> None:
+    a, b = tracer.labeled("a", 3), tracer.labeled("b", 3)
+    with torch.no_grad(), tracer.trace:
         out = torch.empty(3, dtype=torch.float64)
         torch.mul(a, b, out=out)
 
-    assert follow.exponents_of(out) == ["a0b0", "a1b1", "a2b2"]
+    assert tracer.exponents_of(out) == ["a0b0", "a1b1", "a2b2"]
 
 
-def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(follow: Follower) -> None:
-    a, b = follow.labeled("a", 3), follow.labeled("b", 3)
-    with torch.no_grad(), follow.trace:
+def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(tracer: Tracer) -> None:
+    a, b = tracer.labeled("a", 3), tracer.labeled("b", 3)
+    with torch.no_grad(), tracer.trace:
         for _ in range(2):
             out = torch.special.i0e(a) * b
 
-    assert follow.trace.unknown == {("special_i0e", "layer"): 2}
-    assert follow.exponents_of(a) == ["0"] * 3
-    assert follow.exponents_of(out) == ["b0", "b1", "b2"]
-    assert follow.exponents.find_forced()[int(follow.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
+    assert tracer.trace.unknown == {("special_i0e", "layer"): 2}
+    assert tracer.exponents_of(a) == ["0"] * 3
+    assert tracer.exponents_of(out) == ["b0", "b1", "b2"]
+    assert tracer.exponents.find_forced()[int(tracer.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
 
 
-def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(follow: Follower) -> None:
-    with torch.no_grad(), follow.trace:
+def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(tracer: Tracer) -> None:
+    with torch.no_grad(), tracer.trace:
         torch.special.i0e(torch.ones(3))
 
-    assert not follow.trace.unknown
+    assert not tracer.trace.unknown
 
 
-def test_integers_have_no_label(follow: Follower) -> None:
-    a = follow.labeled("a", 3)
-    with torch.no_grad(), follow.trace:
+def test_integers_have_no_label(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 3)
+    with torch.no_grad(), tracer.trace:
         order = a.argsort()
         mask = a > 0
 
-    assert follow.trace.label_of(order).arrays == ()
-    assert follow.trace.label_of(mask).arrays == ()
+    assert tracer.trace.label_of(order).arrays == ()
+    assert tracer.trace.label_of(mask).arrays == ()
 
 
-def test_a_label_dies_with_its_tensor(follow: Follower) -> None:
-    a = follow.labeled("a", 3)
-    with torch.no_grad(), follow.trace:
+def test_a_label_dies_with_its_tensor(tracer: Tracer) -> None:
+    a = tracer.labeled("a", 3)
+    with torch.no_grad(), tracer.trace:
         for _ in range(20):
             a = a * 2.0
         del a
 
-    assert len(follow.trace._labels) == 0
+    assert len(tracer.trace._labels) == 0
 
 
-def test_subclasses_pass_and_what_is_computed_with_them_is_followed(follow: Follower) -> None:
+def test_subclasses_pass_and_what_is_computed_with_them_is_followed(tracer: Tracer) -> None:
     index = EdgeIndex([[0, 1, 2], [1, 2, 0]], sparse_size=(3, 3), sort_order="row")
-    a = follow.labeled("a", 1, 2)
-    with torch.no_grad(), follow.trace:
+    a = tracer.labeled("a", 1, 2)
+    with torch.no_grad(), tracer.trace:
         rows = a.float().expand(3, 2)[index[0]]
         adjacency = index.matmul(rows)
 
-    assert follow.exponents_of(rows) == ["a0", "a1"] * 3
-    assert follow.exponents_of(adjacency) == ["a0", "a1"] * 3
-    assert follow.freedom(a) == 2
-    assert not follow.trace.unknown
+    assert tracer.exponents_of(rows) == ["a0", "a1"] * 3
+    assert tracer.exponents_of(adjacency) == ["a0", "a1"] * 3
+    assert tracer.freedom(a) == 2
+    assert not tracer.trace.unknown
 
 
-def test_a_parameter_is_labeled_like_any_tensor(follow: Follower) -> None:
+def test_a_parameter_is_labeled_like_any_tensor(tracer: Tracer) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
-    ids = follow.exponents.new_unknowns((2, 2), "w", is_entry=True)
-    follow.trace.set_label(weight, Label(((Fraction(1), ids),)))
-    with torch.no_grad(), follow.trace:
+    ids = tracer.exponents.new_unknowns((2, 2), "w", is_entry=True)
+    tracer.trace.set_label(weight, Label(((Fraction(1), ids),)))
+    with torch.no_grad(), tracer.trace:
         out = weight.t().contiguous() * 2
 
-    assert torch.equal(follow.trace.label_of(out).terms[0][1], ids.t())
+    assert torch.equal(tracer.trace.label_of(out).terms[0][1], ids.t())
 
 
 @pytest.mark.parametrize("edges", [20, 2000])
-def test_unknowns_do_not_grow_with_what_is_looked_up(follow: Follower, edges: int) -> None:
-    nodes, links = follow.labeled("n", 5, 4), follow.labeled("e", 3, 2)
-    weight, shift = follow.labeled("w", 6, 10), follow.labeled("b", 6)
+def test_unknowns_do_not_grow_with_what_is_looked_up(tracer: Tracer, edges: int) -> None:
+    nodes, links = tracer.labeled("n", 5, 4), tracer.labeled("e", 3, 2)
+    weight, shift = tracer.labeled("w", 6, 10), tracer.labeled("b", 6)
     ends = torch.randint(5, (2, edges), generator=torch.Generator().manual_seed(0))
     kinds = torch.arange(edges) % 3
-    with torch.no_grad(), follow.trace:
+    with torch.no_grad(), tracer.trace:
         x = torch.nn.functional.embedding(torch.arange(edges) % 5, nodes)
         e = torch.nn.functional.embedding(kinds, links)
         message = torch.nn.functional.linear(torch.cat([x[ends[0]], x[ends[1]], e], dim=-1), weight, shift)
         tower = torch.stack([message, message], dim=1)
 
-    assert follow.freedom(tower, nodes, links, weight) == 4 + 2 + 6
-    assert int(follow.exponents.new_unknowns((1,))) < 1000
+    assert tracer.freedom(tower, nodes, links, weight) == 4 + 2 + 6
+    assert int(tracer.exponents.new_unknowns((1,))) < 1000
 
 
-def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(follow: Follower) -> None:
-    messages, own, weight = follow.labeled("m", 8), follow.labeled("o", 8), follow.labeled("w", 6, 24)
+def test_unknowns_do_not_grow_with_nodes_that_no_edge_leads_to(tracer: Tracer) -> None:
+    messages, own, weight = tracer.labeled("m", 8), tracer.labeled("o", 8), tracer.labeled("w", 6, 24)
     ends = torch.arange(40) // 2
-    with torch.no_grad(), follow.trace:
+    with torch.no_grad(), tracer.trace:
         edges = messages.expand(40, 8) * 1.0
         empty = torch.zeros(60, 8, dtype=torch.float64)
         total = empty.scatter_add(0, ends[:, None].expand(40, 8), edges)
         largest = empty.scatter_reduce(0, ends[:, None].expand(40, 8), edges, "amax", include_self=False)
         out = torch.cat([own.expand(60, 8) * 1.0, total, largest], dim=1) @ weight.T
 
-    assert follow.freedom(out, messages, own, weight) == 8 + 8 + 6
-    assert int(follow.exponents.new_unknowns((1,))) < 2 * weight.numel()
+    assert tracer.freedom(out, messages, own, weight) == 8 + 8 + 6
+    assert int(tracer.exponents.new_unknowns((1,))) < 2 * weight.numel()

@@ -1,36 +1,34 @@
 """Why does this graph neural network not train? gatdiag answers with measurements and the laws of gradient descent.
 
-The rooms of the package, in the order in which data flows through them. A room may import the rooms below its line, its
-neighbors never:
+The packages and modules, from high to low level. Each may import those below it, but not its neighbors on one level:
 
-    cli            one command a file, over public functions
-    experiments    built-in models, data sets and trainings; what recording one costs
+    cli            the commands, one per file, on top of public functions
+    experiments    built-in models, data sets and trainings; benchmarks of the recording overhead
     treatment      treat(): a training before and after the remedy that its diagnosis names
-    rehearsal      preflight(): a copy of the model makes its first steps, and these are diagnosed
+    rehearsal      preflight(): diagnoses the first steps of a copy of the model
     watching       watch(): a recorder around a training loop, with or without a progress line
-    report         runs -> one HTML page that a stranger understands
-    figures        runs -> the papers' figures, as pictures and as data; one figure a file
-    checkpoint     saved checkpoints -> a run, without ever executing what is in a file
-    remedies       change a model so that it trains: initialization, rebalancing, normalizations; and take it back
-    recorder       a training loop -> a run; nothing about the training changes
-    diagnosis      runs -> findings: what is wrong, each with its evidence; one failure mode a file; never torch
-    summary        runs -> tables and facts that figures and report need
-    laws           model -> its conservation laws, found by tracing it; their values; c under real optimizers
-    metrics        tensors -> numbers at one step; pure functions, one concept a file
-    run            the store: the run folder, its documented format, writing and reading it; never torch
-    structure      model, or names of a state dict -> ordered layers, with each parameter's role
-    weight_change  how far weights moved, on arrays: the one definition; never torch
-    quantities     the catalogue: every recorded column, described once; never torch
-    roles          of parameters, by which layers of all architectures are spoken of alike; never torch
-    law            one conservation law and its terms, as a run keeps them; never torch
-    names          names that come from outside: escaped, shortened, listed
-    errors         what gatdiag raises on purpose
+    report         runs -> one self-contained HTML page
+    figures        runs -> the papers' figures, as images and as data
+    checkpoint     saved checkpoints -> a run, without executing anything in a file
+    remedies       changes to a model that make it train, and undo: initialization, rebalancing, normalizations
+    recorder       a training loop -> a run, without changing the training
+    diagnosis      runs -> findings with evidence; one failure mode per file; no torch
+    summary        runs -> tables and facts for figures and reports
+    laws           model -> its conservation laws, found by tracing; their values; c under real optimizers
+    metrics        tensors -> numbers at one step; pure functions, one concept per file
+    run            the run folder: its documented format, writing and reading it; no torch
+    structure      model, or names of a state dict -> ordered layers, with the role of each parameter
+    weight_change  how far weights have moved, on NumPy arrays; no torch
+    quantities     the catalog: every recorded column, described once; no torch
+    roles          the roles of parameters, the same for all architectures; no torch
+    law            one conservation law and its terms, as a run stores them; no torch
+    names          names from outside: escaped, shortened, joined
+    errors         the exceptions that gatdiag raises
 
-Laws and metrics are independent of each other, as each metric is of the others, and what measures never draws.
-What reads a run never imports torch. The import contracts in pyproject.toml hold all of this, and have a place for each
-room to come (integrations).
+Laws and metrics do not import each other, no metric imports another, and code that measures does not draw. Code that
+reads a run does not import torch. The import contracts in pyproject.toml enforce all of this.
 
-The public verbs below, and the rooms, are imported when they are first used, so that `import gatdiag` costs nothing.
+The public functions below, and the subpackages, are imported on first use, so that `import gatdiag` is cheap.
 """
 
 from importlib import import_module
@@ -69,7 +67,7 @@ def __getattr__(name: str) -> Any:
 
         try:
             return metadata.version("gatdiag")
-        except metadata.PackageNotFoundError:  # a source tree on the path, never installed
+        except metadata.PackageNotFoundError:  # a source tree that was never installed
             return "unknown"
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)

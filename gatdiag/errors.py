@@ -1,24 +1,24 @@
-"""The errors gatdiag raises, and nothing else raises them.
+"""The exceptions that gatdiag raises.
 
-Each message says what was expected, what was got and what to do. Catch `GatdiagError` to catch them all.
+Each message says what was expected, what was got and what to do. `GatdiagError` is the base class of all.
 """
 
 
 class GatdiagError(Exception):
-    """Base of every error that gatdiag raises on purpose."""
+    """Base class of all errors that gatdiag raises deliberately."""
 
 
 class ModelError(GatdiagError):
-    """The model cannot be analyzed as it is: it is lazy, cannot be copied, or its forward pass fails on the inputs."""
+    """The model cannot be analyzed: it is lazy, cannot be copied, or its forward pass fails on the inputs."""
 
 
 class InputError(GatdiagError):
-    """An argument, a file or a name given to gatdiag does not fit what it is used for."""
+    """An argument, a file or a name is invalid for its purpose."""
 
 
 class TimeLimitError(GatdiagError):
-    """An analysis took longer than it was allowed to."""
+    """An analysis exceeded its time limit."""
 
 
 class OptimizerError(GatdiagError):
-    """The optimizer is not one whose update gatdiag can predict, or whose state it can rescale."""
+    """gatdiag cannot predict the update of this optimizer, or cannot rescale its state."""

@@ -1,4 +1,4 @@
-"""One conservation law, as a person reads it."""
+"""One conservation law and its terms."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,9 +14,9 @@ class Term:
     Attributes:
         parameter: Full name of the parameter.
         shape: Its shape.
-        axes: The axes that `indices` counts along; over all others the term runs in full.
+        axes: The axes that `indices` refer to; all others are taken in full.
         indices: Positions along those axes, one tuple each.
-        exponent: The power of s that they are multiplied by.
+        exponent: The power of s by which they are multiplied.
     """
 
     parameter: str
@@ -27,7 +27,7 @@ class Term:
 
     @property
     def kind(self) -> Literal["rows", "columns", "entries", "slices", "whole"]:
-        """Kind of what the indices count."""
+        """What the indices select."""
         if not self.axes:
             return "whole"
         if len(self.axes) == len(self.shape):
@@ -53,20 +53,20 @@ class Term:
 class Law:
     """sum_k e_k <w_k, dL/dw_k> = 0 at every point, and sum_k e_k ||w_k||^2 is conserved by gradient flow.
 
-    Multiplying each term's weights by s^(its exponent) leaves the function the model computes unchanged; by Noether's
-    theorem that symmetry is the law (for GAT: "Are GATs Out of Balance?", theorem 2.2 and equation 5).
+    Multiplying each term's weights by s^(its exponent) leaves the function that the model computes unchanged; by
+    Noether's theorem, this symmetry gives the law (for GAT: "Are GATs Out of Balance?", theorem 2.2 and equation 5).
 
     Attributes:
-        name: Where it lives: ``layer 3 (convs.2), neuron 5`` or ``residual stream, channel 5``.
-        kind: ``neuron`` for one neuron between its incoming and outgoing weights; ``stream`` for a channel that
-            several layers write, as a residual stream does; ``product`` for a channel of a product of two factors, as
-            query and key; ``scale`` for weights whose scale a normalization takes out.
-        layer: Module path of the layer it is counted under.
-        neuron: Index of the neuron or channel; None where the law runs over all neurons of the layer.
-        terms: What is scaled, incoming weights with positive exponents.
-        exact: False if it holds only up to an epsilon in the model (such as batch norm's).
-        residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| that the numerical check measured in float64; rounding
-            (about 1e-15) where the law holds. NaN if no gradient reached its weights at any point tried.
+        name: Its place: ``layer 3 (convs.2), neuron 5`` or ``residual stream, channel 5``.
+        kind: ``neuron`` between the incoming and outgoing weights of a neuron; ``stream`` for a channel that several
+            layers write to, such as a residual stream; ``product`` for a channel of a product of two factors, such as
+            query and key; ``scale`` for weights whose scale a normalization removes.
+        layer: Module path of the layer it is assigned to.
+        neuron: Index of the neuron or channel; None if the law includes all neurons of the layer.
+        terms: The weights that are scaled; incoming weights have positive exponents.
+        exact: False if it holds only up to an epsilon in the model, such as that of batch norm.
+        residual: |delta| / sum_k |e_k| sum |w_k dL/dw_k| of the numerical check in float64; about 1e-15 (rounding) if
+            the law holds. NaN if no gradient reached its weights at any point that was tried.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Something that has no law, and why.
+    """A part of the model without a law, and the reason.
 
     Attributes:
         what: A layer, a parameter, an operation or a candidate law.
@@ -95,5 +95,5 @@ class Exclusion:
     reason: str
 
     def __str__(self) -> str:
-        """Both in one line."""
+        """Part and reason in one line."""
         return f"{self.what}: {self.reason}"

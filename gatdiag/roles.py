@@ -1,4 +1,4 @@
-"""The roles of parameters, by which layers of every architecture are spoken of alike."""
+"""The roles of parameters, which are the same for all architectures."""
 
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -15,4 +15,4 @@ SCALE: Final[Role] = "norm scale"
 SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
 
-STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # kinds of which a stack is known without inputs
+STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # layer kinds whose stack is recognized without inputs

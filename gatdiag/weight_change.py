@@ -1,9 +1,9 @@
-"""How far weights have moved since initialization, on arrays: the one definition, with no need of torch.
+"""How far weights have moved since initialization, on NumPy arrays. No torch.
 
-`gatdiag.metrics` has the same for tensors on any device. Attention vectors, which may start at zero, are judged by
-their absolute change |w - w_0|; all other weights by their relative change |w - w_0| / |w|, of those alone with
-|w| >= 1e-4 (Mustafa et al., "Are GATs Out of Balance?", NeurIPS 2023, figures 3a, 4a, 8 and 11). The denominator is the
-trained value, as in the paper: a weight that tripled has changed by 2/3, one that flipped its sign by 2.
+`gatdiag.metrics` has the same for tensors on any device. Attention vectors, which may start at zero, are compared by
+absolute change |w - w_0|; all other weights by relative change |w - w_0| / |w|, if |w| >= 1e-4 (Mustafa et al., "Are
+GATs Out of Balance?", NeurIPS 2023, figures 3a, 4a, 8 and 11). The denominator is the trained value, as in the paper: a
+weight that tripled has changed by 2/3, one that flipped its sign by 2.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS
 
 FRACTIONS: Final = ("unchanged_fraction", *THRESHOLDS)
-_BLOCK: Final = 1 << 15  # entries at a time, which stay in a processor's cache
+_BLOCK: Final = 1 << 15  # entries at a time, to fit a CPU cache
 
 Floats = NDArray[np.float64]
 
@@ -29,25 +29,25 @@ def change_fractions(
     """Fractions of each parameter that did not change, and that changed by more than 0.05 and 0.5.
 
     Args:
-        initial: w_0 of all parameters, flat, side by side: float32 or float64.
+        initial: w_0 of all parameters, flat and concatenated: float32 or float64.
         trained: w, the same; or (S, entries) at S steps.
-        sizes: How many entries each parameter has.
-        absolute: The entries whose change is absolute, in ascending order.
+        sizes: Number of entries of each parameter.
+        absolute: Positions of the entries compared by absolute change, in ascending order.
 
     Returns:
-        (3, parameters), or (3, S, parameters), in the order of `FRACTIONS`. NaN where either holds a NaN or an
-        infinity, or where nothing counts.
+        (3, parameters), or (3, S, parameters), in the order of `FRACTIONS`. NaN for a parameter with a NaN or infinity
+        in either, or without an entry that counts.
     """
-    least, total = least_significant(trained.dtype), 0.0
+    least, total = significance_cutoff(trained.dtype), 0.0
     chosen = np.empty((2 + len(THRESHOLDS), *trained.shape), dtype=bool)
     entries = trained.shape[-1]
     length = max(1, _BLOCK // prod(trained.shape[:-1]))
     starts = range(0, entries, length)
     places = np.searchsorted(absolute, [*starts, entries])
-    with np.errstate(all="ignore"):  # NaN is marked at the end
+    with np.errstate(all="ignore"):  # NaN is handled at the end
         for start, first, last in zip(starts, places[:-1], places[1:], strict=True):
             block = slice(start, start + length)
-            change, *found = masks(initial[block], trained[..., block], absolute[first:last] - start, least)
+            change, *found = change_masks(initial[block], trained[..., block], absolute[first:last] - start, least)
             total += float(change.sum())
             for row, mask in zip(chosen, found, strict=True):
                 row[..., block] = mask
@@ -60,15 +60,15 @@ def change_fractions(
     return shares
 
 
-def masks(initial: Any, trained: Any, absolute: Any, least: Any) -> list[Any]:
-    """|w - w_0|, then the entries that did not change, that count, and that changed by more than each threshold.
+def change_masks(initial: Any, trained: Any, absolute: Any, least: Any) -> list[Any]:
+    """|w - w_0|, and masks of the entries that did not change, that count, and that exceed each threshold.
 
-    Of arrays or of tensors, which know the same operators.
+    Works on arrays and tensors.
 
     Args:
         initial: w_0.
         trained: w.
-        absolute: The entries whose change is absolute; all of these count.
+        absolute: Positions of the entries compared by absolute change; all of these count.
         least: The smallest |w| whose relative change counts.
     """
     change, size = abs(trained - initial), abs(trained)
@@ -84,24 +84,24 @@ def change_quantiles(initial: NDArray[Any], trained: NDArray[Any], *, relative: 
     Args:
         initial: w_0, flat, float32 or float64.
         trained: w, the same.
-        relative: Which of the two.
+        relative: Whether the change is relative.
 
     Returns:
-        (levels,), with linear interpolation. NaN throughout if nothing counts or a counted change is NaN; infinities
-        are ordinary values.
+        (levels,), with linear interpolation. All NaN if no entry counts or a change that counts is NaN; infinities are
+        ordinary values.
 
     Example:
         >>> change_quantiles(np.array([1.0, 1.0]), np.array([1.0, 2.0]), relative=True).tolist()[-1]
         0.5
     """
-    with np.errstate(all="ignore"):  # infinities and NaN are results here
+    with np.errstate(all="ignore"):  # infinities and NaN are valid results
         change = abs(trained - initial)
         if relative:
             size = abs(trained)
-            significant = size >= least_significant(size.dtype)
+            significant = size >= significance_cutoff(size.dtype)
             change = np.where(change == 0, change, change / size)
             change = change if significant.all() else change[significant]
-        change.sort()  # whole arrays are sorted several times faster than a few places are found in them
+        change.sort()  # several times faster than np.partition
         if not len(change) or np.isnan(change[-1]):  # NaN sorts last
             return np.full(len(LEVELS), np.nan)
         position = np.array(LEVELS) * (len(change) - 1)
@@ -113,8 +113,8 @@ def change_quantiles(initial: NDArray[Any], trained: NDArray[Any], *, relative: 
 
 
 @cache
-def least_significant(dtype: np.dtype[Any]) -> Any:
-    """The smallest number of a type that is at least `SIGNIFICANT`, which few types hold exactly."""
+def significance_cutoff(dtype: np.dtype[Any]) -> Any:
+    """The smallest number of a dtype that is at least `SIGNIFICANT`, which few dtypes represent exactly."""
     nearest = dtype.type(SIGNIFICANT)
     return nearest if float(nearest) >= SIGNIFICANT else np.nextafter(nearest, dtype.type(1))
 

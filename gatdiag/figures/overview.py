@@ -117,8 +117,8 @@ OVERVIEW = Figure(
     caption="Top: the training loss. Below, for each layer (first layer on top) and step: the relative gradient norm "
     "of the feature weights; μ, the distance of the layer output from its mean over the nodes; and the balance c of "
     "the most unbalanced neuron.",
-    interpretation="In a network that trains, the first map has nearly one color, at 1e-3 or not far below (see the "
-    "color bar): all layers learn at a similar rate, and a dark band is a layer that hardly trains. A second map that "
+    interpretation="In a network that trains, the first map has nearly one color, at about 1e-3 or more (see the color "
+    "bar): all layers learn at a similar rate, and a dark band is a layer that hardly trains. A second map that "
     "darkens from top to bottom shows oversmoothing or vanishing outputs. In the third map, pale is balanced; strong "
     "colors are neurons whose incoming weights (positive c) or outgoing weights (negative c) are too large. Gradient "
     "descent with small steps keeps c as it is; Adam and weight decay do not.",

@@ -1,29 +1,29 @@
-"""Metrics: tensors at one step -> numbers. Pure functions, one concept a file; no file needs another.
+"""Metrics: tensors at one step -> numbers. Pure functions, one concept per file; no file depends on another.
 
-What is exported is what a recorder, a series of checkpoints and remedies compute with.
+The exports are what recorders, checkpoints and remedies compute with.
 
 - `norm`: Frobenius and spectral norms of weights, gradients, updates; NaN and infinities
 - `change`: trained against initial weights
-- `smoothing`: mu of a layer's output X and of dLoss/dX, with their norm and dead units
-- `dirichlet`: energy across edges
-- `cosine_distance`: MAD
+- `smoothing`: mu, norm and dead units of a layer's output X and of dLoss/dX
+- `dirichlet`: Dirichlet energy over edges
+- `cosine_distance`: mean cosine distance (MAD)
 - `rank`: effective and numerical rank
 - `attention`: entropy of attention
 - `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
-A metric of a layer's output that is not in the pass that `smoothing` makes is a function of X, or of X and the edges;
-one of a weight matrix is a function of W. Its name stands in its file's ``__all__``; what else it takes to be recorded
-is listed in `gatdiag.quantities`.
+Except for those that `smoothing.measure` computes in one pass, a metric of a layer's output is a function of X, or of X
+and the edges; a metric of a weight matrix is a function of W. A new one is listed in its file's ``__all__``;
+`gatdiag.quantities` describes how to record it.
 
-The same everywhere:
-- Results are float64 on the inputs' device. Arithmetic is float64 too, whatever the inputs' type, because squares of
-  small float32 gradients would vanish, and the differences of nearly equal rows are the signal; where `norm` and
-  `smoothing` take float32 on the CPU as it is, at least five digits are right. Nothing waits for the device, unless the
-  function says so.
-- NaN in, NaN out, never dropped. Zero over zero is NaN too: it reads "undefined". Sums and norms of nothing are 0,
-  means, fractions and ratios of nothing NaN.
-- `edge_index` is (2, E), (source, target), an undirected edge stored in both directions, as in torch-geometric.
-- Of several graphs in one batch, or of some nodes only, give the rows of each.
+Conventions:
+- Results are float64 on the device of the inputs. Arithmetic is float64, too, because squares of small float32
+  gradients would underflow, and the differences of nearly equal rows are the signal; where `norm` and `smoothing`
+  compute in float32 on the CPU, at least five digits are correct. Functions do not synchronize with the device unless
+  documented.
+- NaN in, NaN out. 0 / 0 is NaN, documented as "undefined". Sums and norms of no elements are 0; means, fractions and
+  ratios are NaN.
+- `edge_index` is (2, E), (source, target), with undirected edges in both directions, as in torch-geometric.
+- For one graph of a batch, or for some nodes, pass their rows.
 """
 
 from gatdiag.metrics import attention, change, cosine_distance, dirichlet, lipschitz, norm, rank, smoothing

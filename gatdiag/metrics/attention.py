@@ -1,8 +1,7 @@
-"""How attention is spread: its entropy at each target node.
+"""How attention is distributed: its entropy at each target node.
 
-Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbor only. In
-training mode with attention dropout a layer's coefficients are those after dropout and do not sum to one: measure in
-evaluation mode.
+Attention that stays uniform has learned nothing; attention on one edge passes gradients to one neighbor only. With
+attention dropout in training mode, coefficients do not sum to one: measure in evaluation mode.
 """
 
 import torch
@@ -20,8 +19,8 @@ def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
         num_nodes: N.
 
     Returns:
-        (N,) or (N, H), in nats. 0 at a node without incoming edges; NaN at a node with a NaN coefficient;
-        -infinity at one with a negative coefficient.
+        (N,) or (N, H), in nats. 0 for a node without incoming edges; NaN for a node with a NaN coefficient; -infinity
+        for one with a negative coefficient.
 
     Example:
         >>> attention_entropy(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]), 3)
@@ -32,20 +31,21 @@ def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
 
 
 def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tuple[Tensor, Tensor, Tensor]:
-    """Both entropies averaged over heads and nodes, and the share of nodes with a peak, as a run records them.
+    """Mean entropy, mean relative entropy and fraction of peaked nodes, over heads and nodes, as a run records them.
 
-    A node whose attention is nearly all on one edge has next to no slope of the softmax, a (1 - a), and cannot learn.
+    If nearly all attention of a node is on one edge, the derivative of the softmax, a (1 - a), is nearly zero, and
+    attention cannot learn.
 
     Args:
-        alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts.
+        alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts separately.
         target: (E,), `edge_index[1]`.
-        level: What a coefficient has to exceed to be a peak: at least 0.5, so that a node has one at most.
+        level: Threshold above which a coefficient is a peak; at least 0.5, so that a node has at most one.
 
     Returns:
-        The mean of H_i over the nodes with incoming edges; of those with at least two the mean of H_i / log d_i, which
-        is 1 where attention is uniform and 0 where it is on one edge, whatever the degree d_i; and the share of these
-        that have a peak. 0-d each, float64. NaN (undefined) if there are no such nodes, or if a coefficient is not
-        finite. It waits for the device.
+        The mean of H_i over the nodes with incoming edges; the mean of H_i / log d_i over the nodes with at least two,
+        which is 1 for uniform attention and 0 for attention on one edge, whatever the degree d_i; and the fraction of
+        the latter that have a peak. 0-d each, float64. NaN (undefined) if there are no such nodes, or if a coefficient
+        is not finite. Synchronizes with the device.
 
     Example:
         >>> alpha, target = torch.tensor([0.999, 0.001, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
@@ -54,7 +54,7 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
     """
     alpha, degree = alpha.double()[:, None].flatten(1), target.bincount()
     several = degree > 1
-    of_edges = torch.special.entr(alpha).sum(1)  # whose sums over a node's edges, and over all nodes, are the same
+    of_edges = torch.special.entr(alpha).sum(1)  # per edge: sums over edges equal sums over nodes
     weight = torch.where(several, 1.0 / degree.double().log(), 0.0).index_select(0, target)
     peaks = ((alpha > level).sum(1) * (weight > 0)).sum().double()
     undefined = torch.where(alpha.sum().isfinite(), 1.0, torch.nan)

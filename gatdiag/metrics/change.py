@@ -1,8 +1,8 @@
 """How far trained weights are from their initial values: which layers learned, and which never moved.
 
-Source of all: Mustafa et al., "Are GATs Out of Balance?", NeurIPS 2023, figures 3a, 4a, 8 and 11. There w is the
-parameter at the best validation accuracy and w_0 the initial one. Attention vectors that start at zero are judged by
-their absolute change, all other weights by their relative change. The definition itself is `gatdiag.weight_change`.
+Source: Mustafa et al., "Are GATs Out of Balance?", NeurIPS 2023, figures 3a, 4a, 8 and 11. There w is the parameter at
+the best validation accuracy and w_0 the initial one. Attention vectors, which may start at zero, are compared by their
+absolute change, all other weights by their relative change. `gatdiag.weight_change` has the definition.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ __all__ = ["change_fractions", "change_quantiles"]
 
 
 def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], absolute: Tensor) -> Tensor:
-    """Fractions of the weights that did not change at all, and that changed by more than 0.05 and by more than 0.5.
+    """Fractions of the weights that did not change at all, and that changed by more than 0.05 and 0.5.
 
-        #{k : w_k = w_0k} / #{k}        near 1, gradients are zero (figure 8)
+        #{k : w_k = w_0k} / #{k}        near 1 if gradients are zero (figure 8)
         #{k : |w_k| >= 1e-4, |(w_k - w_0k) / w_k| > threshold} / #{k : |w_k| >= 1e-4}     (figures 3a, 4a, 11)
-        #{k : |w_k - w_0k| > threshold} / #{k}        of attention vectors
+        #{k : |w_k - w_0k| > threshold} / #{k}        for attention vectors
 
-    Near 0, the last two say that a layer never trained. The denominator is the trained value, as in the paper: a weight
+    The last two are near 0 if a layer never trained. The denominator is the trained value, as in the paper: a weight
     that tripled has changed by 2/3, one that flipped its sign by 2.
 
     Args:
         initial: w_0 of P parameters, flat, one after the other.
         trained: w, the same; or (S, entries) at S steps.
-        sizes: How many entries each parameter has.
-        absolute: Positions of the entries whose absolute change counts: those of attention vectors.
+        sizes: Number of entries of each parameter.
+        absolute: Positions of the entries that are compared by absolute change: those of attention vectors.
 
     Returns:
-        (3, P), or (3, S, P), float64. NaN for a parameter that holds a NaN or an infinity in either, or in which
-        nothing counts.
+        (3, P), or (3, S, P), float64. NaN for a parameter with a NaN or infinity in either, or without an entry that
+        counts.
 
     Example:
         >>> initial, trained = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([1.01, 2.0, 1e-6, 0.1])
@@ -42,10 +42,10 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
         [[0.0, 0.0], [0.5, 1.0], [0.0, 0.0]]
     """
     if trained.is_cpu:
-        w_0, w = (_exactly(tensor).numpy() for tensor in (initial, trained))
+        w_0, w = (_as_float(tensor).numpy() for tensor in (initial, trained))
         return torch.from_numpy(weight_change.change_fractions(w_0, w, sizes, absolute.numpy()))
     before, after = initial.double(), trained.double()
-    change, *chosen = weight_change.masks(before, after, absolute, SIGNIFICANT)
+    change, *chosen = weight_change.change_masks(before, after, absolute, SIGNIFICANT)
     pieces = [mask.split(list(sizes), -1) for mask in chosen]
     counts = [torch.stack([piece.sum(-1, dtype=torch.float64) for piece in of_mask], -1) for of_mask in pieces]
     unchanged, significant, *beyond = counts
@@ -64,15 +64,15 @@ def change_quantiles(initial: Tensor, trained: Tensor) -> Tensor:
 
     Returns:
         (2, levels), float64, relative change first, at `gatdiag.quantities.LEVELS`, with linear interpolation: quantile
-        q of n sorted values is at position q (n - 1), counted from 0. NaN throughout if nothing counts or a counted
-        change is NaN; infinities are ordinary values: a weight that became zero has a relative change of infinity.
+        q of n sorted values is at position q (n - 1), counted from 0. All NaN if no entry counts or a change that
+        counts is NaN; infinities are ordinary values.
 
     Example:
         >>> change_quantiles(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]))[:, -1].tolist()
         [0.5, 1.0]
     """
     if trained.is_cpu:
-        w_0, w = (_exactly(tensor).numpy() for tensor in (initial, trained))
+        w_0, w = (_as_float(tensor).numpy() for tensor in (initial, trained))
         found = [weight_change.change_quantiles(w_0, w, relative=relative) for relative in (True, False)]
         return torch.stack([torch.from_numpy(values) for values in found])
     before, after = initial.double(), trained.double()
@@ -83,13 +83,13 @@ def change_quantiles(initial: Tensor, trained: Tensor) -> Tensor:
     )
 
 
-def _exactly(tensor: Tensor) -> Tensor:
-    """In a type that numpy has, and in which differences are no coarser than the weights."""
+def _as_float(tensor: Tensor) -> Tensor:
+    """The tensor as float32 or float64, in which NumPy computes differences without loss."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
 
 
 def _quantiles(values: Tensor, counted: Tensor) -> Tensor:
-    """As `weight_change.change_quantiles` has them, without waiting for the device."""
+    """As `weight_change.change_quantiles`, without synchronizing with the device."""
     levels = torch.tensor(LEVELS, dtype=torch.float64).to(values.device, non_blocking=True)
     if not len(values):
         return torch.full_like(levels, torch.nan)

@@ -1,7 +1,7 @@
 """MAD: mean cosine distance between nodes.
 
-D_ij = 1 - cos(x_i, x_j). It sees directions only: features that shrink, or are all positive with one channel, look
-smooth to it, and it does not satisfy the triangle inequality. Read it beside `smoothing.relative_mu`.
+D_ij = 1 - cos(x_i, x_j) depends on directions only: features that are positive with one channel look smooth whatever
+their differences. It does not satisfy the triangle inequality. Compare it with `smoothing.relative_mu`.
 """
 
 import torch
@@ -12,25 +12,25 @@ from gatdiag.errors import InputError
 __all__ = ["mad"]
 
 
-_CHUNK = 1 << 15  # differences held at a time, so that they stay in a CPU's cache; elsewhere 512 times as many
+_CHUNK = 1 << 15  # differences computed at a time, to fit a CPU cache; 512 times as many on other devices
 
 
 def mad(x: Tensor, pairs: Tensor) -> Tensor:
-    """Mean average cosine distance over given pairs: near 0, the nodes of a pair point the same way.
+    """Mean average cosine distance over given pairs: near 0 if the nodes of each pair point the same way.
 
         D_ij = 1 - cos(x_i, x_j),  Dbar_i = mean of D_ij over the pairs (i, j) with D_ij > 0,
         MAD = mean of Dbar_i over the nodes with Dbar_i > 0
 
-    D is computed as half the squared distance of the unit vectors, so it is never negative and keeps its digits at 0.
+    D is computed as half the squared distance of the unit vectors: never negative, and accurate near 0.
 
     Args:
         x: (N, d), node representations or their gradient.
         pairs: (2, P), rows i and j, as `edge_index` has them: the non-zero entries of the paper's mask.
 
     Returns:
-        0-d, in [0, 2]. 0 if there are pairs and all their distances are 0; NaN (undefined) without pairs. Two zero rows
-        are at distance 0, a zero row is at distance 1 from any other (scikit-learn, which the authors call, has 1 for
-        both). NaN if a row of a pair holds a NaN or an infinity.
+        0-d, in [0, 2]. 0 if all distances are 0; NaN (undefined) without pairs. Two zero rows have distance 0, a zero
+        row has distance 1 from any other row (1 in both cases for scikit-learn, which the authors use). NaN if a row of
+        a pair contains a NaN or infinity.
 
     Raises:
         InputError: `x` or `pairs` does not have the shape above.
@@ -46,7 +46,7 @@ def mad(x: Tensor, pairs: Tensor) -> Tensor:
     """
     if x.dim() != 2 or pairs.dim() != 2 or len(pairs) != 2:
         raise InputError(
-            f"x of shape (nodes, channels) and pairs of shape (2, pairs) were expected, got {tuple(x.shape)} and "
+            f"expected x of shape (nodes, channels) and pairs of shape (2, pairs), got {tuple(x.shape)} and "
             f"{tuple(pairs.shape)}; pass node indices i in the first row and j in the second, not a dense mask"
         )
     distance = _cosine_distances(x, pairs)
@@ -60,7 +60,7 @@ def mad(x: Tensor, pairs: Tensor) -> Tensor:
 
 
 def _cosine_distances(x: Tensor, pairs: Tensor) -> Tensor:
-    """1 - cos a pair, in pieces, so that memory stays far below pairs times channels."""
+    """1 - cos for each pair, in chunks, so that memory stays far below pairs times channels."""
     rows = x.double()
     length = torch.linalg.vector_norm(rows, dim=1)
     unit = rows / torch.where(length == 0, 1.0, length).unsqueeze(1)

@@ -1,14 +1,14 @@
-"""Dirichlet energy: how much X differs across edges. Its decay with depth is oversmoothing, as the decay of mu is.
+"""Dirichlet energy: how much X differs across edges. Like that of mu, its decay with depth is oversmoothing.
 
-How edges count:
+Conventions for edges:
 
 - Edges are (source, target) as in torch-geometric, and each stored entry counts one half. An undirected edge, stored in
-  both directions, therefore counts once, and a directed graph is measured as (A + A^T) / 2.
-- Self loops add nothing to the sum; they count in degrees only.
+  both directions, counts once, and a directed graph is treated as (A + A^T) / 2.
+- Self loops contribute to degrees only.
 - The degree of a node is half its incoming plus half its outgoing edges, a self loop counting once.
 
-The measure of the survey on oversmoothing (Rusch, Bronstein & Mishra, arXiv 2303.10993), which takes each stored entry
-once and the mean over nodes, is sqrt(2 E / N) with E the energy of N nodes.
+The measure of the survey on oversmoothing (Rusch, Bronstein & Mishra, arXiv 2303.10993), which counts each stored entry
+once and averages over nodes, is sqrt(2 E / N) with E the energy of N nodes.
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ from gatdiag.errors import InputError
 
 __all__ = ["dirichlet_energy", "energies", "rayleigh_quotient"]
 
-_CHUNK = 1 << 16  # differences held at a time, so that they stay in a CPU's cache; elsewhere 256 times as many
+_CHUNK = 1 << 16  # differences computed at a time, to fit a CPU cache; 256 times as many on other devices
 
 
 def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Dirichlet energy, tr(X^T (D - A) X), computed from differences, so that it keeps its digits as it goes to 0.
+    """Dirichlet energy tr(X^T (D - A) X), computed from differences, so that it is accurate near 0.
 
         E(X) = 1/2 sum_(i,j) ||x_i - x_j||^2
 
-    0 exactly if X is constant on each component. It scales with X squared.
+    Exactly 0 if X is constant on each component. It scales with X squared.
 
     Args:
         x: (N, d), node representations or their gradient.
         edge_index: (2, E).
 
     Returns:
-        0-d. 0 without edges. NaN if x holds a NaN or an infinity, at isolated nodes too.
+        0-d. 0 without edges. NaN if x contains a NaN or infinity, even at isolated nodes.
 
     Raises:
         InputError: `x` or `edge_index` does not have the shape above.
@@ -49,19 +49,19 @@ def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Mean graph frequency of X, whatever its scale: its symmetric Dirichlet energy over ||X||_F^2, from 0 to 2.
+    """Mean graph frequency of X: its symmetrically normalized Dirichlet energy divided by ||X||_F^2, from 0 to 2.
 
         1/2 sum_(i,j) ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 / ||X||_F^2
 
-    Degrees count one self loop at each node that has none (the D~ of GCN; d_i = 1 + degree in Cai & Wang). It is 0 if
-    each column of X is proportional to sqrt(degree) on each component, which is what GCN's aggregation leads to.
+    Degrees include one self loop at each node that has none (the D~ of GCN; d_i = 1 + degree in Cai & Wang). It is 0 if
+    each column of X is proportional to sqrt(degree) on each component, the limit of GCN's aggregation.
 
     Args:
         x: (N, d), node representations or their gradient.
         edge_index: (2, E).
 
     Returns:
-        0-d. NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
+        0-d. NaN (undefined) if X is zero or empty; NaN if x contains a NaN or infinity.
 
     Raises:
         InputError: As `dirichlet_energy`.
@@ -96,9 +96,9 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         [4.0, 1.0]
     """
     if x.dim() != 2:
-        raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
+        raise InputError(f"expected x of shape (nodes, channels), got {tuple(x.shape)}; flatten or unsqueeze it")
     if edge_index.dim() != 2 or len(edge_index) != 2:
-        raise InputError(f"edge_index of shape (2, edges) was expected, got {tuple(edge_index.shape)}")
+        raise InputError(f"expected edge_index of shape (2, edges), got {tuple(edge_index.shape)}")
     source, target = edge_index
     rows = x.double()
     scaled = rows * _inverse_sqrt_degree(len(x), source, target)
@@ -110,7 +110,7 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _squared_differences(x: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Their sum over edges, some at a time: memory stays far below edges times channels."""
+    """Sum of squared differences over edges, in chunks: memory stays far below edges times channels."""
     found = [torch.linalg.vector_norm(x.index_select(0, a).sub_(x.index_select(0, b)), dim=1) for a, b in pairs]
     return torch.cat(found).square().sum()
 

@@ -1,9 +1,9 @@
-"""Upper bounds L on how much an attention layer can stretch: ||f(X) - f(Y)||_F <= L ||X - Y||_F.
+"""Upper bounds L on the Lipschitz constant of an attention layer: ||f(X) - f(Y)||_F <= L ||X - Y||_F.
 
-L also bounds how much a gradient can grow on its way back. Self-attention, Att(X) = softmax(g(X)) X with tokens or
-neighbors X (n, d) and the scores g(X) (m, n) of m queries, is not Lipschitz unless its scores are divided
-(`gatdiag.remedies.lipschitz_normalize_`): as tokens grow, so do the scores' reaction and what it is multiplied by, and
-over layers gradients explode.
+L also bounds the growth of gradients in the backward pass. Self-attention, Att(X) = softmax(g(X)) X with tokens or
+neighbors X (n, d) and scores g(X) (m, n) of m queries, is not Lipschitz continuous unless its scores are normalized
+(`gatdiag.remedies.lipschitz_normalize_`): the larger the tokens, the larger its derivative, and over many layers
+gradients explode.
 """
 
 import math
@@ -32,10 +32,9 @@ def heads_bound(head_bounds: Tensor, *, concat: bool = True) -> Tensor:
 
 
 def attention_bound(alpha: Tensor, num_queries: int, num_tokens: int) -> Tensor:
-    """The theorem: L_F(Att) <= e^alpha sqrt(m / n) + alpha sqrt(8), where scores keep the conditions with this alpha.
+    """The bound L_F(Att) <= e^alpha sqrt(m / n) + alpha sqrt(8), for scores that satisfy the conditions with alpha.
 
-    It holds everywhere for the scores of LipschitzNorm, alpha g~ / divisor. A layer that is to pass gradients on
-    without growth needs it small.
+    The scores of LipschitzNorm, alpha g~ / divisor, always do. With a small bound, gradients cannot explode.
 
     Args:
         alpha: (...), non-negative.
@@ -43,7 +42,7 @@ def attention_bound(alpha: Tensor, num_queries: int, num_tokens: int) -> Tensor:
         num_tokens: n.
 
     Returns:
-        (...). Infinity with queries but no tokens; without queries only the second term; NaN for a NaN.
+        (...). Infinity if there are queries but no tokens; only the second term if there are no queries; NaN for NaN.
 
     Source:
         Dasoulas, Scaman & Virmaux, "Lipschitz Normalization for Self-Attention Layers with Application to Graph Neural

@@ -1,12 +1,12 @@
-"""Effective and numerical rank: in how many directions the rows of X still spread.
+"""Effective and numerical rank: the number of directions in which the rows of X spread.
 
-Both fall to 1 when all rows become proportional to one vector, also where mu and the energies do not move, and neither
-depends on the scale of X. They need all singular values, O(N d^2) for N nodes and d <= N channels, which costs more
-than any other metric here, and the decomposition waits for the device; they are for every few steps, not for each.
+Both fall to 1 when all rows become proportional to one vector, even if mu and the energies do not change, and neither
+depends on the scale of X. They need all singular values, O(N d^2) for N nodes and d <= N channels, which is more
+expensive than the other metrics, and synchronize with the device: compute them every few steps only.
 
-Singular values of float64 are those of X itself. Of float32 and less they are roots of the eigenvalues of X^T X in
-float64, in a fifth of the time: those below about 1e-7 of the largest, which is what rounding to float32 makes of X,
-count as zero.
+For float64, singular values are those of X itself. For float32 and lower precision, they are the roots of the
+eigenvalues of X^T X in float64, in a fifth of the time; values below about 1e-7 of the largest, the rounding error of
+float32, count as zero.
 """
 
 import torch
@@ -20,7 +20,7 @@ __all__ = ["effective_rank", "numerical_rank", "ranks"]
 def effective_rank(x: Tensor) -> Tensor:
     """Effective rank: exp( - sum_k p_k log p_k ), p_k = sigma_k / sum sigma, in [1, rank X].
 
-    k equal singular values and no others give k; one dominating all others gives 1.
+    k equal nonzero singular values give k; one that dominates all others gives 1.
 
     Args:
         x: (N, d), node representations, their gradient, or a weight.
@@ -42,7 +42,7 @@ def effective_rank(x: Tensor) -> Tensor:
 
 
 def numerical_rank(x: Tensor) -> Tensor:
-    """Numerical (stable) rank: ||X||_F^2 / ||X||_2^2, in [1, rank X], and less moved by small singular values.
+    """Numerical (stable) rank: ||X||_F^2 / ||X||_2^2, in [1, rank X]. Less sensitive to small singular values.
 
     Args:
         x: (N, d).
@@ -88,9 +88,9 @@ def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _singular_values(x: Tensor) -> Tensor:
-    """NaN where the matrix is not finite, on which the decomposition itself would fail."""
+    """Singular values; NaN if the matrix is not finite, for which the decomposition would fail."""
     if x.dim() != 2:
-        raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
+        raise InputError(f"expected x of shape (nodes, channels), got {tuple(x.shape)}; flatten or unsqueeze it")
     finite = x.isfinite().all()
     rows = torch.where(finite, x.double(), 0.0)
     if x.dtype == torch.float64 or not x.numel():

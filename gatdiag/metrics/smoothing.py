@@ -1,14 +1,14 @@
-"""How alike the rows of X are: mu, and what else one pass over a layer's output shows.
+"""How similar the rows of X are: mu, and other statistics of one pass over a layer's output.
 
-For node representations X^(l), mu is the representation similarity of a layer, for dLoss/dX^(l) the gradient
-similarity; its decay with depth is oversmoothing. A small mu can also mean that X as a whole vanishes, so it is read
-beside ||X||_F, or as `relative_mu`.
+Of node representations X^(l), mu is the representation similarity of a layer, of dLoss/dX^(l) the gradient similarity;
+its decay with depth is oversmoothing. A small mu can also mean that X as a whole vanishes, so compare it with ||X||_F,
+or use `relative_mu`.
 
-`measure` is what a recorder runs at every layer of every step; `mu`, `relative_mu` and `dead_fraction` are single
-numbers of it. float32 on the CPU is added up in float32, few entries at a time, and these sums in float64; where mu is
-much smaller than the norm once more after taking the mean row away: that leaves six digits (five where entries take
-a few values only, whose squares are all rounded alike). All else is summed in float64, and so is float32 whose squares
-over- or underflow, or whose rows are alike to the last digits.
+A recorder calls `measure` for every layer; `mu`, `relative_mu` and `dead_fraction` are single values of it. On the CPU,
+float32 is summed in float32 in small chunks, and the chunks in float64; if mu is much smaller than the norm, once more
+after subtracting the mean row. That leaves six digits (five if entries take only a few values, whose squares have equal
+rounding errors). All else is summed in float64, including float32 whose squares over- or underflow or whose rows agree
+to the last digits.
 """
 
 import math
@@ -30,19 +30,19 @@ __all__ = [
     "relative_mu",
 ]
 
-_CHUNK = 1 << 22  # entries that are held in float64 at a time
+_CHUNK = 1 << 22  # entries converted to float64 at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
-_MODERATE = 1e-13, 1e13  # largest entries between which squares are within float32 anyway
+_MODERATE = 1e-13, 1e13  # largest entries between which squares always fit float32
 _TINY = 1e-30  # entries below this cannot be scaled up
-_ALIKE = 0.1  # below this mu^2 / norm^2 the rounding of sums shows in mu
-_FEW, _NARROW = 1 << 16, 8  # entries up to which float64 costs no more, and columns below which rounding of sums shows
-_PIECE, _WIDE = 128, 512  # entries whose squares are added up in float32, and the longest row of which all are
+_ALIKE = 0.1  # mu^2 / norm^2 below which rounding errors of the sums affect mu
+_FEW, _NARROW = 1 << 16, 8  # entries up to which float64 is as fast, and columns below which rounding of sums matters
+_PIECE, _WIDE = 128, 512  # entries whose squares are summed in float32, and the longest row summed as a whole
 
 Numbers: TypeAlias = tuple[float, float, float, float, float]
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """The tensor with one row a node: the last axis is the channels, all others count nodes; a scalar is one entry."""
+    """The tensor as (nodes, channels): the last axis is channels, all others are flattened into nodes."""
     axes = x.dim()
     if axes == 2:
         return x
@@ -50,15 +50,15 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def measure(x: Tensor) -> Numbers | Tensor:
-    """Norm, mu, relative mu, dead fraction, and how many entries are not finite.
+    """Norm, mu, relative mu, dead fraction and number of non-finite entries.
 
     Args:
-        x: (N, d), floating: a layer's output, or the gradient that comes back to it. It is not differentiated.
+        x: (N, d), floating point: a layer's output, or its gradient. Not differentiated.
 
     Returns:
-        Five numbers; on another device than the CPU a tensor (5,), float64. ||X||_F is infinite if X holds an infinity
-        and no NaN. mu, the relative mu (0 / 0 where X is zero) and, for NaN alone, the dead fraction are NaN where an
-        entry is not finite.
+        Five numbers on the CPU; on other devices a tensor (5,), float64. ||X||_F is infinite if X contains an infinity
+        and no NaN. mu and relative mu are NaN if an entry is not finite, relative mu also if X is zero (0 / 0), the
+        dead fraction if an entry is NaN.
 
     Example:
         >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
@@ -79,14 +79,14 @@ def measure(x: Tensor) -> Numbers | Tensor:
 def mu(x: Tensor) -> Tensor:
     """Distance of X from having all rows equal: mu(X) = ||X - 1 gamma||_F with gamma = 1^T X / N.
 
-    0 exactly if all rows are equal, and mu(X + Y) <= mu(X) + mu(Y). mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2. It scales
-    with X and does not change when one row vector is added to all rows.
+    Exactly 0 if all rows are equal, and mu(X + Y) <= mu(X) + mu(Y). mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2. It scales
+    with X and does not change if one row vector is added to all rows.
 
     Args:
         x: (N, d), node representations or their gradient.
 
     Returns:
-        0-d. 0 for no node or a single one; NaN if x holds a NaN or an infinity.
+        0-d. 0 for at most one node; NaN if x contains a NaN or infinity.
 
     Raises:
         InputError: `x` does not have two axes.
@@ -99,14 +99,14 @@ def mu(x: Tensor) -> Tensor:
         >>> mu(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])).item()
         2.0
     """
-    return _number(x, 1)
+    return _statistic(x, 1)
 
 
 def relative_mu(x: Tensor) -> Tensor:
-    """mu(X) / ||X||_F in [0, 1]: 0 if all rows are equal, 1 if the mean row is zero. It does not depend on X's scale.
+    """mu(X) / ||X||_F in [0, 1]: 0 if all rows are equal, 1 if the mean row is zero. Independent of the scale of X.
 
-    It goes to 0 with depth only where the aggregation drives X to constant rows (a row-stochastic matrix, as GAT's in
-    the forward direction).
+    It goes to 0 with depth only if aggregation makes rows constant (a row-stochastic matrix, such as GAT's in the
+    forward pass).
 
     Args:
         x: (N, d).
@@ -124,20 +124,20 @@ def relative_mu(x: Tensor) -> Tensor:
         >>> round(relative_mu(torch.tensor([[1.0], [3.0]])).item(), 6)
         0.447214
     """
-    return _number(x, 2)
+    return _statistic(x, 2)
 
 
 def dead_fraction(x: Tensor) -> Tensor:
-    """The part of the units (columns of X) that are exactly zero at every node.
+    """The fraction of units (columns of X) that are exactly zero at every node.
 
-    Of a ReLU layer's output: units that no node activates, and that no gradient reaches. Of dLoss/dX: units that
-    receive no gradient.
+    For the output of a ReLU layer: units that no node activates and that get no gradient. For dLoss/dX: units that get
+    no gradient.
 
     Args:
         x: (N, d), the output after the activation, or its gradient.
 
     Returns:
-        0-d in [0, 1]. NaN (undefined) without a node or a unit; NaN if x holds a NaN.
+        0-d in [0, 1]. NaN (undefined) without nodes or units; NaN if x contains a NaN.
 
     Raises:
         InputError: `x` does not have two axes.
@@ -146,33 +146,33 @@ def dead_fraction(x: Tensor) -> Tensor:
         >>> dead_fraction(torch.tensor([[0.0, 1.0], [0.0, 0.0]])).item()
         0.5
     """
-    return _number(x, 3)
+    return _statistic(x, 3)
 
 
 def _in_float32(x: Tensor) -> Numbers | None:
-    """None where squares over- or underflow, and where the rows are alike to the last digits."""
+    """None if squares over- or underflow, or if rows agree to the last digits."""
     rows, columns = x.shape
     sums, square = _sums(x)
-    values = sums.tolist()  # calls take longer here than arithmetic, so these are few
-    spread = square - _squared(values) / rows
+    values = sums.tolist()  # call overhead dominates here, so calls are few
+    spread = square - _sum_of_squares(values) / rows
     if spread <= _ALIKE * square < _LARGEST:
         shift = (sums / rows).float()
         sums, left = _sums(x - shift)
-        spread = left - _squared(sums.tolist()) / rows  # without what rounding left of the mean
+        spread = left - _sum_of_squares(sums.tolist()) / rows  # minus the rounding error of the mean
         if not spread > _ALIKE * left:
             return None
         values = (sums + rows * shift.double()).tolist()
-        square = spread + _squared(values) / rows
+        square = spread + _sum_of_squares(values) / rows
     if not _SMALLEST < spread < _LARGEST > square:
         return None
     norm, mu, dead = math.sqrt(square), math.sqrt(spread), 0.0
-    if 0.0 in values:  # some columns cancel, perhaps
+    if 0.0 in values:  # a zero column, or one that cancels
         dead = x.amax(0).logical_or(x.amin(0)).tolist().count(False) / columns
     return norm, mu, mu / norm, dead, 0.0
 
 
 def _sums(x: Tensor) -> tuple[Tensor, float]:
-    """Sums of the columns, and of all squares."""
+    """Column sums, and the sum of all squares."""
     columns = x.shape[1]
     if x.numel() < _FEW:
         exact = x.double()
@@ -188,13 +188,13 @@ def _sums(x: Tensor) -> tuple[Tensor, float]:
     return sums, float(vector_norm(lengths, dtype=torch.float64)) ** 2
 
 
-def _squared(values: list[float]) -> float:
+def _sum_of_squares(values: list[float]) -> float:
     total: float = sum(map(mul, values, values))
     return total
 
 
 def _out_of_range(x: Tensor) -> Numbers | None:
-    """Of a matrix whose squares over- or underflow, or that is not finite or zero; None if it is none of these."""
+    """The statistics if squares over- or underflow, or if X is zero or not finite; else None."""
     low, high = map(float, torch.aminmax(x))
     largest = max(-low, high)
     if not math.isfinite(low + high):
@@ -213,12 +213,12 @@ def _out_of_range(x: Tensor) -> Numbers | None:
 
 
 def _in_float64(x: Tensor) -> Tensor:
-    """The five numbers of any matrix, of which float64 is divided by its largest so that no square overflows.
+    """The statistics of any matrix; float64 is divided by its largest entry so that no square overflows.
 
     With r the first row and m the mean of X - 1 r, mu^2 = ||X - 1 r - 1 m||^2, so that equal rows give exactly 0, and
     ||X||^2 = mu^2 + N ||r + m||^2, a sum without cancellation.
     """
-    scale = _largest(x) if x.dtype == torch.float64 else 1.0
+    scale = _scale(x) if x.dtype == torch.float64 else 1.0
     pieces = x.split(max(1, _CHUNK // x.shape[1])) if x.numel() > _CHUNK else (x,)
     first = x[0].double() / scale
     mean = torch.stack([(piece.double() / scale - first).sum(0) for piece in pieces]).sum(0) / len(x)
@@ -234,18 +234,18 @@ def _in_float64(x: Tensor) -> Tensor:
     if x.is_cpu and bool(norm.isfinite()):
         return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)])
     broken = (~x.isfinite()).sum().double()
-    exact = vector_norm(x, dtype=torch.float64)  # an infinity stays one: differences made it NaN
+    exact = vector_norm(x, dtype=torch.float64)  # keeps infinities, which differences turn into NaN
     undefined = torch.where(broken > 0, torch.nan, 1.0)
     dead = torch.where(x.isnan().any(), torch.nan, (x == 0).all(0).double().mean())
     return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken])
 
 
-def _largest(x: Tensor) -> Tensor:
+def _scale(x: Tensor) -> Tensor:
     largest = x.abs().amax()
     return torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
 
 
-def _number(x: Tensor, which: int) -> Tensor:
+def _statistic(x: Tensor, which: int) -> Tensor:
     if x.dim() != 2:
-        raise InputError(f"x of shape (nodes, channels) was expected, got {tuple(x.shape)}; flatten or unsqueeze it")
+        raise InputError(f"expected x of shape (nodes, channels), got {tuple(x.shape)}; flatten or unsqueeze it")
     return torch.as_tensor(measure(x.detach())[which], dtype=torch.float64, device=x.device)

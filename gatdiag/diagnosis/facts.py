@@ -17,7 +17,7 @@ from gatdiag.diagnosis.thresholds import limit
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, compared_score, is_of_checkpoints, logged, loss_name, scores
+from gatdiag.summary import compared_score, is_of_checkpoints, logged_series, loss_name, score_names, scores
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -131,7 +131,7 @@ class Facts:
     def loss(self) -> "pd.Series[float]":
         """The logged training loss by step."""
         name = loss_name(self.run)
-        return logged(self.run, name) if name else pd.Series(dtype=np.float64)
+        return logged_series(self.run, name) if name else pd.Series(dtype=np.float64)
 
     @cached_property
     def finite_loss(self) -> Floats:
@@ -234,8 +234,10 @@ class Facts:
 
         Chance is the accuracy of a constant prediction: the share of the most frequent label, if labels were seen.
         """
-        names = accuracies(self.run).values() if self.class_count > 1 and compared_score(self.run) == "accuracy" else ()
-        last = [series[-1] for name in names if len(series := logged(self.run, name).to_numpy(float))]
+        names = (
+            score_names(self.run).values() if self.class_count > 1 and compared_score(self.run) == "accuracy" else ()
+        )
+        last = [series[-1] for name in names if len(series := logged_series(self.run, name).to_numpy(float))]
         labels = self.output.get("labels") or [1] * self.class_count
         return bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))
 

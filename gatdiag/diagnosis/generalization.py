@@ -10,12 +10,12 @@ from gatdiag.diagnosis.facts import Facts, Floats, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.summary import accuracies, logged, split
+from gatdiag.summary import logged_series, score_names, split
 
 
 def check_overfitting(facts: Facts) -> Finding | str | None:
     """Training score far above the validation score, or a validation score or loss that was much better before."""
-    names = accuracies(facts.run)
+    names = score_names(facts.run)
     loss = next((name for name in facts.run.logged if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
         return "no validation score and no validation loss was logged"
@@ -47,7 +47,7 @@ def check_overfitting(facts: Facts) -> Finding | str | None:
 
 
 def _values(facts: Facts, name: str | None) -> Floats:
-    return logged(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+    return logged_series(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
 
 
 def _fall(values: Floats) -> float:

@@ -12,7 +12,7 @@ from gatdiag.figures.axes import add_legend_below, not_recorded, note, panels, s
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, tidy
 from gatdiag.figures.style import MARKERS, Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, compare, depth, logged, mean_by, normalization, score_label, width
+from gatdiag.summary import compare, depth, logged_series, mean_by, normalization, score_label, score_names, width
 
 _WORDS = {"test": "test", "val": "validation", "train": "training"}
 _SPLITS = tuple(_WORDS)  # preferred first
@@ -144,8 +144,8 @@ def accuracy_by_tree_depth_data(
     Returns:
         As `size_table`; size is the depth of the tree.
     """
-    names = [accuracies(run).get("train") for run in runs]
-    best = [logged(run, name).max() if name else np.nan for run, name in zip(runs, names, strict=True)]
+    names = [score_names(run).get("train") for run in runs]
+    best = [logged_series(run, name).max() if name else np.nan for run, name in zip(runs, names, strict=True)]
     trees = [(tree_depths or {}).get(run.name, depth(run) - 1) for run in runs]
     table = compare(runs, variants).assign(best_training_accuracy=best, depth=trees)
     return size_table(table, "depth", _TREES)

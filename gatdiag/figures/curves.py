@@ -13,15 +13,15 @@ from gatdiag.figures.figure import Figure, axis_label, equations, tidy
 from gatdiag.figures.style import Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
 from gatdiag.summary import (
-    accuracies,
     bin_steps,
     compared_score,
     default_variant,
     is_recorded,
     kind_of_score,
-    logged,
+    logged_series,
     loss_name,
     quantile,
+    score_names,
     scores,
     thin,
     training_facts,
@@ -53,7 +53,7 @@ def training_curves_data(run: Run) -> pd.DataFrame:
         gradient: _gradients(run),
     }
     parts = [
-        thin(logged(run, name)).assign(panel=panel, name=name)
+        thin(logged_series(run, name)).assign(panel=panel, name=name)
         for panel, columns in names.items()
         for name in columns[:_LIMIT]
     ]
@@ -139,13 +139,13 @@ def compared_curves_data(*runs: Run) -> pd.DataFrame:
 
 def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
     """Index of a run, name of a panel, and the logged values."""
-    split = next((split for split in _SPLITS if any(split in accuracies(run) for run in runs)), "")
+    split = next((split for split in _SPLITS if any(split in score_names(run) for run in runs)), "")
     for place, run in enumerate(runs):
-        loss, known = loss_name(run), accuracies(run)
+        loss, known = loss_name(run), score_names(run)
         if loss is not None:
-            yield place, "loss", logged(run, loss)
+            yield place, "loss", logged_series(run, loss)
         if split in known:
-            yield place, f"{_SPLITS[split]} {compared_score(run)}", logged(run, known[split])
+            yield place, f"{_SPLITS[split]} {compared_score(run)}", logged_series(run, known[split])
 
 
 def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:

@@ -24,7 +24,7 @@ from gatdiag.run import Run
 from gatdiag.summary import (
     check_layers,
     has_role,
-    logged,
+    logged_series,
     loss_name,
     role_series,
     select_layers,
@@ -47,7 +47,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     parts = []
     loss = loss_name(run)
     if loss is not None:
-        parts.append(with_null_layer(run, thin(logged(run, loss))).assign(quantity="loss"))
+        parts.append(with_null_layer(run, thin(logged_series(run, loss))).assign(quantity="loss"))
     for role in ROLE_STYLES:
         table = thin_groups(select_layers(role_series(run, "relative_gradient_norm", role)), "layer")
         parts.append(table.assign(quantity=role))

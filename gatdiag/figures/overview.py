@@ -15,7 +15,7 @@ from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
     layer_series,
-    logged,
+    logged_series,
     loss_name,
     neuron_series,
     role_series,
@@ -49,7 +49,7 @@ def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFram
     maps, loss, parts = _maps(run), loss_name(run), []
     ends = limits if limits is not None else _limits([maps], [run])
     if loss is not None:
-        parts.append(with_null_layer(run, thin(logged(run, loss), 300)).assign(quantity="loss"))
+        parts.append(with_null_layer(run, thin(logged_series(run, loss), 300)).assign(quantity="loss"))
     for quantity, table in maps.items():
         low, high = ends[quantity]
         parts.append(table.assign(quantity=quantity, color_low=low, color_high=high))

@@ -10,11 +10,11 @@ from gatdiag.names import join_names, one_line, short
 from gatdiag.run import Run
 from gatdiag.summary import (
     TrainingFacts,
-    accuracies,
     compare,
     is_empty,
     is_of_checkpoints,
     kind_of_score,
+    score_names,
     training_facts,
 )
 
@@ -172,5 +172,5 @@ def _describe_outcome(run: Run, facts: TrainingFacts) -> Iterator[str]:
 
 def _test_score(run: Run) -> str:
     """The test score at the best step; "" if none was logged."""
-    name, value = accuracies(run).get("test"), float(compare([run])["accuracy_test"].iloc[0])
+    name, value = score_names(run).get("test"), float(compare([run])["accuracy_test"].iloc[0])
     return f", where {short(name)} is {format_metric(name, value)}" if name and not math.isnan(value) else ""

@@ -14,11 +14,11 @@ from gatdiag.roles import ATTENTION, FEATURE, SCALE
 from gatdiag.run import Run
 from gatdiag.summary.series import layer_series, neuron_series, role_series
 from gatdiag.summary.training import (
-    accuracies,
     compared_score,
     is_of_checkpoints,
-    logged,
+    logged_series,
     loss_name,
+    score_names,
     training_facts,
 )
 
@@ -85,10 +85,10 @@ def _row(run: Run, variants: Mapping[str, str]) -> dict[str, object]:
         "best_step": np.nan if facts.best_step is None else facts.best_step,
         "epochs_to_best": np.nan if facts.best_step is None else facts.best_step + 1,
     }
-    names = accuracies(run)
+    names = score_names(run)
     row["score"] = compared_score(run) if names else None
     for of in ("train", "val", "test"):
-        values = logged(run, names[of]).dropna() if of in names else pd.Series(dtype=np.float64)
+        values = logged_series(run, names[of]).dropna() if of in names else pd.Series(dtype=np.float64)
         known = values[values.index <= facts.best_step] if facts.best_step is not None else values[:0]
         row[f"accuracy_{of}"] = float(known.iloc[-1]) if len(known) else np.nan
         row[f"last_accuracy_{of}"] = float(values.iloc[-1]) if len(values) else np.nan
@@ -227,7 +227,7 @@ def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:
         for layer, value in (grouped.last() if when == "last" else grouped.median()).items():
             found[str(layer), role, column] = float(value)
     for name in run.logged:
-        values = logged(run, name).dropna()
+        values = logged_series(run, name).dropna()
         if len(values):
             found["", "", name] = float(values.iloc[-1] if when == "last" else values.median())
     return found

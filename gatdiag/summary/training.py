@@ -8,8 +8,8 @@ import pandas as pd
 from gatdiag.run import Run
 
 __all__ = [
-    "TrainingFacts", "accuracies", "compared_score", "is_empty", "is_of_checkpoints", "kind_of_score", "logged",
-    "loss_name", "scores", "split", "training_facts",
+    "TrainingFacts", "compared_score", "is_empty", "is_of_checkpoints", "kind_of_score", "logged_series",
+    "loss_name", "score_names", "scores", "split", "training_facts",
 ]  # fmt: skip
 
 _SCORES = {  # kind of score -> words in the name of a logged scalar that identify it
@@ -62,10 +62,10 @@ def training_facts(run: Run) -> TrainingFacts:
     """The facts of a run's training."""
     step = run.steps["step"]
     loss = loss_name(run)
-    values = logged(run, loss) if loss else pd.Series(dtype=np.float64)
+    values = logged_series(run, loss) if loss else pd.Series(dtype=np.float64)
     finite = values[np.isfinite(values)]
     metric, mode = _metric_and_mode(run)
-    measured = logged(run, metric) if metric else pd.Series(dtype=np.float64)
+    measured = logged_series(run, metric) if metric else pd.Series(dtype=np.float64)
     measured = measured[np.isfinite(measured)]
     best_step = (measured.idxmin() if mode == "min" else measured.idxmax()) if len(measured) else None
     return TrainingFacts(
@@ -93,7 +93,7 @@ def is_of_checkpoints(run: Run) -> bool:
     return bool(run.meta["cadence"].get("every") == "checkpoint")
 
 
-def logged(run: Run, name: str) -> pd.Series:
+def logged_series(run: Run, name: str) -> pd.Series:
     """A logged scalar by step, without the steps at which it was not logged. Logged NaN are kept."""
     keep = run.is_measured("steps", name)
     return pd.Series(run.steps[name].to_numpy(np.float64)[keep], index=run.steps["step"].to_numpy()[keep])
@@ -137,7 +137,7 @@ def compared_score(run: Run) -> str:
     return next(iter([*([best] if best in known else []), *validated, *known]), "accuracy")
 
 
-def accuracies(run: Run) -> dict[str, str]:
+def score_names(run: Run) -> dict[str, str]:
     """Names of the logged scores of kind `compared_score(run)` by split: {"train": ..., "val": ..., "test": ...}."""
     found: dict[str, str] = {}
     for name in scores(run).get(compared_score(run), []):
@@ -165,4 +165,4 @@ def _metric_and_mode(run: Run) -> tuple[str | None, str]:
     best = run.meta.get("best")
     if best and best.get("name") in run.logged:
         return best["name"], best.get("mode", "max")
-    return accuracies(run).get("val"), "max"
+    return score_names(run).get("val"), "max"

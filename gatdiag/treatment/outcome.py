@@ -12,7 +12,7 @@ import numpy as np
 
 from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding
 from gatdiag.run import Run
-from gatdiag.summary import accuracies, logged, loss_name, split
+from gatdiag.summary import logged_series, loss_name, score_names, split
 
 NOTHING: Final = "There is nothing to treat"
 NO_CAUSE: Final = "No cause was found"
@@ -34,7 +34,7 @@ class Metric:
 
     def value(self, run: Run) -> float:
         """Value at the end of a run: median of the last tenth of logged values, NaN if the last one is not finite."""
-        values = logged(run, self.name).to_numpy(float)
+        values = logged_series(run, self.name).to_numpy(float)
         if not len(values) or not math.isfinite(values[-1]):
             return math.nan
         return float(np.nanmedian(values[-max(3, len(values) // 10) :]))
@@ -59,7 +59,9 @@ def choose_metric(run: Run) -> Metric | None:
 
     Scores that are always NaN are ignored.
     """
-    known = {of: name for of, name in accuracies(run).items() if np.isfinite(logged(run, name).to_numpy(float)).any()}
+    known = {
+        of: name for of, name in score_names(run).items() if np.isfinite(logged_series(run, name).to_numpy(float)).any()
+    }
     name = next((known[of] for of in ("val", "test", "train") if of in known), None)
     if name is not None:
         return Metric(name, True)

@@ -15,7 +15,7 @@ from gatdiag.summary import (
     is_recorded,
     last_values,
     layer_series,
-    logged,
+    logged_series,
     neuron_series,
     role_series,
     select_layers,
@@ -218,8 +218,8 @@ def test_columns_that_are_not_there(shared):
 
 
 def test_logged_scalars_keep_nan_and_drop_what_was_not_logged(shared, broken):
-    assert logged(shared, "val_accuracy").to_dict() == {1: 0.1, 3: 0.1 * 3}
-    loss = logged(broken, "loss")
+    assert logged_series(shared, "val_accuracy").to_dict() == {1: 0.1, 3: 0.1 * 3}
+    loss = logged_series(broken, "loss")
     assert len(loss) == 40
     assert loss.isna().sum() == 25
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gatdiag.run import Store
-from gatdiag.summary import accuracies, compared_score, loss_name, scores, split, training_facts
+from gatdiag.summary import compared_score, loss_name, score_names, scores, split, training_facts
 from tests.figures.odd_runs import bare_run, recorded_run
 from tests.run.synthetic import synthetic_meta
 
@@ -48,7 +48,7 @@ def test_nothing_logged(tmp_path):
 
 def test_names_of_logged_scalars(run):
     assert loss_name(run) == "train_loss"
-    assert accuracies(run) == {"val": "val_acc", "test": "Accuracy/test"}
+    assert score_names(run) == {"val": "val_acc", "test": "Accuracy/test"}
     assert [split(name) for name in ("training_loss", "valid_acc", "contest", "acc")] == ["train", "val", None, None]
 
 
@@ -56,7 +56,7 @@ def test_scores_are_told_apart_by_what_they_measure(tmp_path):
     run = bare_run(tmp_path / "run", logged=("loss", "test_ap", "test_auc", "val_auc", "train_acc", "f1"))
     assert scores(run) == {"accuracy": ["train_acc"], "AUC": ["val_auc", "test_auc"], "AP": ["test_ap"], "F1": ["f1"]}
     assert compared_score(run) == "AUC"
-    assert accuracies(run) == {"val": "val_auc", "test": "test_auc"}
+    assert score_names(run) == {"val": "val_auc", "test": "test_auc"}
 
 
 def test_what_chose_the_best_step_is_what_a_run_is_judged_by(tmp_path):

@@ -19,7 +19,7 @@ from gatdiag.experiments.faults.training import Outcome, Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
-from gatdiag.summary import logged
+from gatdiag.summary import logged_series
 from gatdiag.treatment import Treatment, treat
 from gatdiag.treatment.outcome import POINTS, SHARE
 
@@ -67,7 +67,7 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     runs = [treatment.before.runs[0], twin, *(trial.runs[0] for trial in applied)]
     is_accuracy = f"{split}_accuracy" in twin.logged
     scores = [
-        float(logged(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
+        float(logged_series(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
         for run, outcome in zip(runs, outcomes, strict=True)
     ]
     failures = [trial.failure for trial in treatment.trials if trial.failure]

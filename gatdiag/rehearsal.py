@@ -17,7 +17,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
-from gatdiag.recorder.settings import listed_optimizers
+from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.signals import leaves
 from gatdiag.run import Run, load
 from gatdiag.structure.copying import map_tensors, reachable_tensors
@@ -91,7 +91,7 @@ def preflight(
             "The model is on the meta device and has no values. Call model.to_empty(device=...) and initialize it."
         )
     settings = Settings(select("standard", law_search_seconds), every=lambda step: step < _RECORDED, name="preflight")
-    optimizers = listed_optimizers(optimizer) or []
+    optimizers = as_optimizer_list(optimizer) or []
     with (
         tempfile.TemporaryDirectory(prefix="gatdiag-") as folder,
         _isolated_copy(model, args, kwargs, optimizers) as copied,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, select
-from gatdiag.recorder.settings import best_scalar, layer_filter, listed_optimizers
+from gatdiag.recorder.settings import as_optimizer_list, make_layer_filter, parse_best
 
 _BARS = "▁▂▃▄▅▆▇█"
 _DECADES = 7.0  # relative gradient norms from 10^-7, which float32 can no longer add, to 1
@@ -143,10 +143,10 @@ def watch(
         selection=select(metrics, law_search_seconds),
         every=every,
         budget=budget,
-        optimizers=listed_optimizers(optimizer),
+        optimizers=as_optimizer_list(optimizer),
         scaler=scaler,
-        best=None if best is None else best_scalar(best),
-        keeps=layer_filter(include, exclude),
+        best=None if best is None else parse_best(best),
+        keeps=make_layer_filter(include, exclude),
         name=name,
         overwrite=overwrite,
         resume=resume,

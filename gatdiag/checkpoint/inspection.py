@@ -142,18 +142,18 @@ def _laws(subject: ModelCase | None, first: Checkpoint, structure: Structure, no
             _note(notes, f"{holds}. A state dict does not show this; with --model, c is exact")
         else:
             _note(notes, f"no c: {excluded[0].reason}")
-        return {**meta.of_laws([], excluded, None), "found": shown.entries}
+        return {**meta.describe_laws([], excluded, None), "found": shown.entries}
     from gatdiag.laws import find_laws  # a heavy import that weights alone do not need
 
     try:
         laws = find_laws(subject.model, *subject.args, **subject.kwargs)
     except ModelError as error:
         _note(notes, f"no c: {error}")
-        return meta.of_laws([], [], None)
+        return meta.describe_laws([], [], None)
     if not len(laws):
         reasons = dict.fromkeys(excluded.reason for excluded in laws.excluded)
         _note(notes, f"no c, for the model has no laws: {join_names(reasons, _REASONS)}")
-    return meta.of_laws(laws, laws.excluded, None)
+    return meta.describe_laws(laws, laws.excluded, None)
 
 
 def _opened(path: Path, subject: ModelCase | None, notes: Notes, misfits: Notes) -> Checkpoint:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.quantities import GROUPS
-from gatdiag.recorder.weights import OF_MATRICES, of_matrix
+from gatdiag.recorder.weights import MATRIX_METRICS, measure_matrix
 
 
 def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
@@ -28,8 +28,8 @@ def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
     values = _values(tensor)
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
-    for metric in OF_MATRICES if matrix and tensor.dim() > 1 else ():
-        found |= of_matrix(metric, values)
+    for metric in MATRIX_METRICS if matrix and tensor.dim() > 1 else ():
+        found |= measure_matrix(metric, values)
     return found
 
 

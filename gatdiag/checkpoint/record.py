@@ -84,9 +84,9 @@ def record_weights(
         "model": model,
         "device": "cpu",
         "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
-        "structure": meta.of_structure(structure, structure.order),
+        "structure": meta.describe_structure(structure, structure.order),
         "laws": laws,
-        **meta.fixed(select(metrics)),
+        **meta.describe_recording(select(metrics)),
     }
     store = Store.create(folder, about, overwrite=overwrite)
     recorded = RecordedLaws(laws["found"], "the laws")

@@ -1,4 +1,4 @@
-"""Says an error of the training once, in one line, when it is certain: what `gatdiag.diagnosis` finds, and no more."""
+"""Warns of training errors while the training runs: once for each error that `gatdiag.diagnosis` finds with certainty."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
@@ -10,8 +10,8 @@ from gatdiag.recorder.non_finite import FirstNonFinite
 if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis, Finding
 
-# Errors that no later step can take back -> how many recorded steps it takes to be sure of them. What rests on the
-# course of the loss is none of them: a plateau looks like a training that fails, until it ends.
+# Errors that no later step can disprove -> the recorded steps needed to be certain. Errors that are found by the
+# learning curve are not among them: a plateau looks like failed training until it ends.
 CERTAIN: Final = {
     "input-nonfinite": 1,
     "output-softmax-twice": 1,
@@ -20,50 +20,62 @@ CERTAIN: Final = {
     "parameters-without-gradient": 10,
     "gradients-not-cleared": 10,
 }
-_BY_LOSS_LATER: Final = "parameters-without-gradient"  # rests on the course of the loss as soon as that is known
-_LOOKS: Final = frozenset({1, 10, 100})  # recorded steps after which it looks
+_LEARNING_CURVE: Final = "parameters-without-gradient"  # found by the learning curve as soon as that is known
+_CHECKS: Final = frozenset({1, 10, 100})  # after so many recorded steps
 
 
 class Diagnose(Protocol):
-    """Diagnoses the training as it is now."""
+    """Diagnoses the training so far."""
 
     def __call__(self, codes: Collection[str] = ()) -> "Diagnosis":
-        """Without findings, which is quicker, unless one of these codes is found; with no codes, in any case."""
+        """The diagnosis; empty if codes are given and none of them is found, which is quicker."""
 
 
 class Alarm:
-    """Watches over one training."""
+    """Checks one training.
+
+    Args:
+        diagnose: Diagnoses it.
+        guard: Shows the warnings.
+        first: The first NaN or infinity of a resumed run.
+    """
 
     def __init__(self, diagnose: Diagnose, guard: Guard, first: FirstNonFinite | None) -> None:
         self._diagnose, self._guard, self._first = diagnose, guard, first
-        self._looked = 0
-        self._said: set[str] = set()
+        self._checked = 0  # recorded steps at the last check
+        self._warned: set[str] = set()
 
-    def look(self, step: int, records: int, first: FirstNonFinite | None) -> None:
-        """Look at the training after a step, if it is time to, and say what is wrong."""
+    def check(self, step: int, records: int, first: FirstNonFinite | None) -> None:
+        """Check the training after a step, if a check is due, and warn of errors.
+
+        Args:
+            step: The last step.
+            records: Number of recorded steps.
+            first: The first NaN or infinity so far.
+        """
         if self._first is not None:
-            return  # nothing that is measured means anything
+            return  # measurements after it are meaningless
         if first is not None:
             self._first = first
-            self._say_broken(first)
-        elif records in _LOOKS and records != self._looked:
-            self._looked = records
+            self._warn_of_non_finite(first)
+        elif records in _CHECKS and records != self._checked:
+            self._checked = records
             diagnosis = self._diagnose([code for code, least in CERTAIN.items() if records >= least])
             for finding in diagnosis.findings:
                 is_certain = finding.severity == "error" and records >= CERTAIN.get(finding.code, records + 1)
-                if finding.code == _BY_LOSS_LATER and diagnosis.state != "unknown":
-                    is_certain = False  # some layers are frozen on purpose
-                if is_certain and finding.code not in self._said:
-                    self._said.add(finding.code)
-                    self._say(f"{finding.title}: {finding.text}", finding, step)
+                if finding.code == _LEARNING_CURVE and diagnosis.state != "unknown":
+                    is_certain = False  # layers may be frozen on purpose
+                if is_certain and finding.code not in self._warned:
+                    self._warned.add(finding.code)
+                    self._warn(f"{finding.title}: {finding.text}", finding, step)
 
-    def _say_broken(self, first: FirstNonFinite) -> None:
+    def _warn_of_non_finite(self, first: FirstNonFinite) -> None:
         verdict = self._diagnose().verdict
         where = f"{first.kind} in the {first.where} of {first.parameter or first.layer}"
         cause = f"{verdict.title}: {verdict.text}"
-        if verdict.code in self._said:
-            cause = f"{verdict.title}, as said before"
-        self._say(cause if verdict.code == "nonfinite-operation" else f"{where}. {cause}", verdict, first.step)
+        if verdict.code in self._warned:
+            cause = f"{verdict.title} (see the earlier warning)"
+        self._warn(cause if verdict.code == "nonfinite-operation" else f"{where}. {cause}", verdict, first.step)
 
-    def _say(self, text: str, finding: "Finding", step: int) -> None:
-        self._guard.say(f"step {step:,}: {one_line(text)} [{finding.code}]", step)
+    def _warn(self, text: str, finding: "Finding", step: int) -> None:
+        self._guard.warn_of_training(f"step {step:,}: {one_line(text)} [{finding.code}]", step)

@@ -1,7 +1,7 @@
 """Attention coefficients of a layer -> their entropy, averaged over nodes and heads.
 
-PyG shows what they are computed from to hooks on a layer's edge update (`GATConv`, `GATv2Conv`) and on its messages. A
-hook is there only while the layer runs, so that nothing of it is left when the model is saved.
+PyG passes the inputs of the coefficients to hooks on a layer's edge update (`GATConv`, `GATv2Conv`) or on its messages.
+A hook exists only while the layer runs, so that the model can be saved without it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,71 +16,76 @@ from gatdiag.structure.adapters import adapter_name, has_attention
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
 
-_HIDDEN: Final = "attention dropout hides the coefficients"
+_DROPOUT: Final = "attention dropout hides the coefficients"
 _PER_RELATION: Final = "the coefficients sum to one over the edges of each relation, not over all edges of a node"
 
 
-def _own(module: Any, _: Mapping[str, Any]) -> Any:
+def _read_alpha(module: Any, _: Mapping[str, Any]) -> Any:
     return module._alpha
 
 
-def _computed(module: Any, given: Mapping[str, Any]) -> Any:
+def _call_get_attention(module: Any, given: Mapping[str, Any]) -> Any:
     return module.get_attention(given["edge_index_i"], given["x_i"], given["x_j"], num_nodes=given["size_i"])
 
 
-def _cosine(module: Any, given: Mapping[str, Any]) -> Any:
+def _compute_cosine(module: Any, given: Mapping[str, Any]) -> Any:
     from torch_geometric.utils import softmax
 
     scores = module.beta * (given["x_norm_i"] * given["x_norm_j"]).sum(-1)
     return softmax(scores, given["index"], given["ptr"], given["size_i"])
 
 
-# Layers whose coefficients, before any dropout, come from what their messages are made of.
-_OF_MESSAGES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
-    "TransformerConv": _own,
-    "RGATConv": _own,
-    "SuperGATConv": _computed,
-    "AGNNConv": _cosine,
+# Layers whose coefficients, before dropout, can be computed from the inputs of their messages.
+_FROM_MESSAGES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
+    "TransformerConv": _read_alpha,
+    "RGATConv": _read_alpha,
+    "SuperGATConv": _call_get_attention,
+    "AGNNConv": _compute_cosine,
 }
-_OF_EDGES: Final = frozenset({"GATConv", "GATv2Conv"})
+_FROM_EDGE_UPDATES: Final = frozenset({"GATConv", "GATv2Conv"})
 
 
-def obstacle(module: nn.Module) -> str | None:
-    """Why the coefficients of this layer cannot be read; "" if they can, None for a layer that has none."""
+def unreadable_reason(module: nn.Module) -> str | None:
+    """Why the coefficients of this layer cannot be read; "" if they can, None for a layer without attention."""
     if not has_attention(module):
         return None
     name = adapter_name(module) or ""
-    if name in _OF_EDGES:
-        return _HIDDEN if module.training and float(getattr(module, "dropout", 0.0)) > 0.0 else ""
-    if name in _OF_MESSAGES:
+    if name in _FROM_EDGE_UPDATES:
+        return _DROPOUT if module.training and float(getattr(module, "dropout", 0.0)) > 0.0 else ""
+    if name in _FROM_MESSAGES:
         methods = [getattr(type(module), method, None) for method in ("message", "get_attention")]
         if not all(method.__module__.startswith("torch_geometric.") for method in methods if method is not None):
-            return f"{type(module).__name__} computes its coefficients in its own way"
+            return f"{type(module).__name__} overrides how its coefficients are computed"
         return _PER_RELATION if getattr(module, "attention_mechanism", "") == "within-relation" else ""
     return f"the coefficients of {name} cannot be read"
 
 
-def listen_once(module: Any, tell: Callable[[Callable[[], Coefficients]], None]) -> Any:
-    """Hand over a way to coefficients (E,) or (E, H) and their targets (E,) when they have been computed."""
-    read = _OF_MESSAGES.get(adapter_name(module) or "")
+def hook_coefficients(module: Any, callback: Callable[[Callable[[], Coefficients]], None]) -> Any:
+    """Hook a layer so that it reports its coefficients; returns the handle.
 
-    def of_edges(_: nn.Module, inputs: Any, alpha: Any) -> None:
+    Args:
+        module: The layer.
+        callback: Called with a function that returns coefficients (E,) or (E, H) and their target nodes (E,).
+    """
+    read = _FROM_MESSAGES.get(adapter_name(module) or "")
+
+    def edge_update_hook(_: nn.Module, inputs: Any, alpha: Any) -> None:
         edges = inputs[0]
         if isinstance(alpha, Tensor) and isinstance(edges, Tensor) and edges.layout == torch.strided:
-            tell(lambda: (alpha.detach(), edges[1].detach()))
+            callback(lambda: (alpha.detach(), edges[1].detach()))
 
-    def of_messages(module: nn.Module, inputs: Any, _: Any) -> None:
+    def message_hook(module: nn.Module, inputs: Any, _: Any) -> None:
         given = inputs[0]
         if read is not None:
             target = given["edge_index_i"] if "edge_index_i" in given else given["index"]
-            tell(lambda: (read(module, given).detach(), target.detach()))
+            callback(lambda: (read(module, given).detach(), target.detach()))
 
     if read is None:
-        return module.register_edge_update_forward_hook(of_edges)
-    return module.register_message_forward_hook(of_messages)
+        return module.register_edge_update_forward_hook(edge_update_hook)
+    return module.register_message_forward_hook(message_hook)
 
 
 @torch.no_grad()
-def spread(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
-    """The columns of the group "attention" of one layer."""
+def measure(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
+    """The columns of the group "attention" for one layer."""
     return dict(zip(GROUPS["attention"].columns, metrics.attention_spread(*read()), strict=True))

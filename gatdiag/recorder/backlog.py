@@ -1,16 +1,17 @@
-"""The one place where anything waits: samples of recent steps, until all of them are measured together and written.
+"""Samples of recent steps, which are measured together and written.
 
-A call of torch or numpy takes longer than its arithmetic where tensors are small, so that measuring sixty steps costs
-little more than measuring one; and on an accelerator the host waits for the device once, not at each step. Samples
-wait for two seconds at most, and take 64 MiB at most: those of a model with more than about five million parameters are
-measured at the end of their own step. So recording holds one copy of the parameters (the initial ones), three more
-during a step (four where gradients are clipped), two of the last step, 64 MiB, and as much for the layers of a step.
+For small tensors, calling torch or numpy takes longer than the arithmetic, so measuring sixty steps together costs
+little more than measuring one; and on an accelerator the host waits for the device once instead of at each step.
+Samples wait for at most two seconds and take at most 64 MiB: for a model with more than about five million parameters,
+each is measured at the end of its own step. Altogether recording holds one copy of the parameters (the initial ones),
+three more during a step (four if gradients are clipped), two of the last step, 64 MiB, and as much for the layers of a
+step.
 
-A process that is killed loses the samples that wait. Of the last step before those, layers, parameters and laws may
-have their rows while `steps` lacks its own: something may still be logged to a step until the next one is made.
+A process that is killed loses the samples that wait. The last step before them may have rows in all tables but `steps`,
+because values can be logged to a step until the next one is made.
 
-A quantity that needs more of a step than its weights, gradients and layer outputs gets a field of `Sample`, is taken in
-`Backlog.take` (before the weights move) or `Backlog.take_moved` (after), and is measured in `Backlog.measure`.
+A quantity that needs more than the weights, gradients and layer outputs of a step gets a field of `Sample`, is taken in
+`Backlog.take` (before the weights move) or `Backlog.take_weights_after`, and is measured in `Backlog.measure`.
 """
 
 import math
@@ -26,67 +27,69 @@ from torch.optim import Optimizer
 
 from gatdiag.laws.prediction import Update, held_by
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import ForwardPass, measured
+from gatdiag.recorder.layers import ForwardPass, build_columns
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.weights import Flat, WeightColumns, are_equal, are_finite, dot
 from gatdiag.recorder.writer import Writer
 from gatdiag.roles import FEATURE
 
-_SECONDS: Final = 2.0
-_MOST: Final = 256  # samples
-_MOST_BYTES: Final = 64 << 20
+_MAX_SECONDS: Final = 2.0
+_MAX_SAMPLES: Final = 256
+_MAX_BYTES: Final = 64 << 20
 _TINY: Final = 1e-30
 
 
 @dataclass(eq=False)
 class Sample:
-    """Copies of one step."""
+    """Copies of the tensors of one step."""
 
     step: int
-    record: int | None  # its number; None: the sample was taken for what it says of the next step's c
-    due: frozenset[str]  # groups that are measured at this record
+    record: int | None  # None if the step is not recorded, and the sample only serves to predict c of the next one
+    due_groups: frozenset[str]
     weights: Flat  # before the step
-    gradients: Flat  # as the optimizer used them, not scaled
-    has_gradient: NDArray[np.bool_]  # which parameters have one
-    moved: Flat | None = None  # the weights after the step, where these are wanted
-    moves: dict[str, Update] | None = None  # how parameters of laws will be moved, where that is wanted and known
-    layers: ForwardPass | None = None
-    unscale: Any = None  # what gradients of outputs are multiplied by to undo the scaling of the loss; None: nothing
-    raw: Flat | None = None  # gradients as the backward pass left them; `gradients` itself where nothing clipped them
-    unscale_raw: Any = None  # what these are multiplied by
-    left: Any = None  # norm of the gradients when the backward pass began, where that was looked at
-    repeats: bool = False  # whether its overshoot is wanted, and its batch is that of the step before
+    gradients: Flat  # as the optimizer used them, unscaled
+    has_gradient: NDArray[np.bool_]  # (parameters,)
+    weights_after: Flat | None = None  # only if they are needed
+    updates: dict[str, Update] | None = None  # the coming updates of the parameters in laws; None if unknown, unneeded
+    forward_pass: ForwardPass | None = None
+    unscale_outputs: Any = None  # factor that unscales gradients of layer outputs; None: they are not scaled
+    raw_gradients: Flat | None = None  # before clipping; `gradients` itself if they were not clipped
+    unscale_raw: Any = None  # factor that unscales them
+    leftover_norm: Any = None  # norm of the gradients at the beginning of the backward pass, if it was measured
+    repeats_batch: bool = False  # its batch is that of the step before, whose overshoot is to be measured
 
-    def change(self) -> Flat | None:
-        """By how much the step moved the weights, if that was taken."""
-        if self.moved is None:
+    def weight_change(self) -> Flat | None:
+        """The weights after the step minus those before it, if they were taken."""
+        if self.weights_after is None:
             return None
-        return [after - before for after, before in zip(self.moved, self.weights, strict=True)]
+        return [after - before for after, before in zip(self.weights_after, self.weights, strict=True)]
 
-    def unscaled_raw(self) -> Flat | None:
-        """The gradients before they were clipped, not scaled; `gradients` itself where nothing clipped them."""
-        if self.raw is None or self.unscale_raw is None:
-            return self.raw
+    def unscaled_raw_gradients(self) -> Flat | None:
+        """The gradients before clipping, unscaled; `gradients` itself if they were not clipped."""
+        if self.raw_gradients is None or self.unscale_raw is None:
+            return self.raw_gradients
         factor = float(self.unscale_raw)
-        return [flat * factor for flat in self.raw]
+        return [flat * factor for flat in self.raw_gradients]
 
     @property
-    def bytes(self) -> int:
-        """About how much memory it takes."""
-        copies = 3 + (self.moves is not None) + (self.raw is not None and self.raw is not self.gradients)
+    def nbytes(self) -> int:
+        """Estimated memory."""
+        has_raw = self.raw_gradients is not None and self.raw_gradients is not self.gradients
+        copies = 3 + (self.updates is not None) + has_raw
         return copies * sum(flat.nbytes for flat in self.weights)
 
 
 @dataclass(frozen=True)
 class Status:
-    """A glance at a training, for whoever shows it.
+    """The state of a training, for a progress line.
 
     Attributes:
         step: The last step that was measured.
-        scalars: What was logged last.
+        scalars: The last logged values.
         layers: Names of the recorded layers.
-        relative_gradient_norms: Largest among each layer's feature weights, or of all it has; NaN where there is none.
+        relative_gradient_norms: The largest among each layer's feature weights, or among all its parameters if it has
+            none; NaN without gradients.
         first_non_finite: Where the first NaN or infinity was, if there was one.
     """
 
@@ -101,7 +104,7 @@ Observer: TypeAlias = Callable[[Status | None], None]  # None: the recording has
 
 
 class Backlog:
-    """Samples of one plan that are still to be measured."""
+    """Samples of one plan that wait to be measured."""
 
     def __init__(
         self,
@@ -109,85 +112,88 @@ class Backlog:
         columns: frozenset[str],
         guard: Guard,
         writer: Writer,
-        seconds: float = _SECONDS,
+        seconds: float = _MAX_SECONDS,
     ) -> None:
         self._latest: tuple[int, Sequence[float]] | None = None  # step and relative gradient norms
         self.plan, self.writer, self._columns, self._guard = plan, writer, columns, guard
         self._seconds, self._since = seconds, time.monotonic()
         self._samples: list[Sample] = []
-        self._last: _Last | None = None
-        self._watched: list[tuple[int, Tensor]] = []  # steps that are not recorded, and gradient norms of these
+        self._last: _LastStep | None = None
+        self._watched: list[tuple[int, Tensor]] = []  # steps that are not recorded, and their gradient norms
         self._bytes = 0
         self._is_urgent = False
 
     def __len__(self) -> int:
-        """How many samples wait."""
+        """Number of samples that wait."""
         return len(self._samples)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, step: int, record: int | None, due: frozenset[str], unscale: Tensor | None) -> Sample:
-        """A step is about to be made."""
+    def take(self, step: int, record: int | None, due_groups: frozenset[str], unscale: Tensor | None) -> Sample:
+        """A sample of a step, before the weights move."""
         flat = self.plan.weights.flat
         weights, given = flat.weights(), [tensor.grad for tensor in flat.tensors]
-        gradients = _unscaled(flat.side_by_side(given), unscale)
+        gradients = _unscale(flat.flatten(given), unscale)
         has_gradient = np.array([gradient is not None for gradient in given], dtype=bool)
-        return Sample(step, record, due, weights, gradients, has_gradient)
+        return Sample(step, record, due_groups, weights, gradients, has_gradient)
 
     def join(self, sample: Sample, optimizer: Optimizer, unscale: Tensor | None) -> None:
-        """The gradients of an optimizer that joins the step, which may be others than when it began."""
+        """Update the gradients of an optimizer that joins the step: they may have changed since the step began."""
         flat, held = self.plan.weights.flat, held_by(optimizer)
         before, sample.gradients = sample.gradients, [flat.clone() for flat in sample.gradients]
-        old, new = flat.pieces(sample.gradients), flat.pieces(_unscaled(flat.gradients(), unscale))
+        old, new = flat.split(sample.gradients), flat.split(_unscale(flat.gradients(), unscale))
         for position, tensor in enumerate(flat.tensors):
             if id(tensor) in held and tensor.grad is not None:
                 old[position].copy_(new[position])
                 sample.has_gradient[position] = True
-        if sample.raw is before and are_equal(before, sample.gradients):
-            sample.raw = sample.gradients
+        if sample.raw_gradients is before and are_equal(before, sample.gradients):
+            sample.raw_gradients = sample.gradients
 
-    def take_moved(self, sample: Sample) -> None:
-        """The weights have moved; nothing new if that was taken."""
-        if sample.moved is None:
-            sample.moved = self.plan.weights.flat.weights()
+    def take_weights_after(self, sample: Sample) -> None:
+        """Add the weights after the step, if they were not added before."""
+        if sample.weights_after is None:
+            sample.weights_after = self.plan.weights.flat.weights()
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
     def add(self, sample: Sample) -> None:
         """Keep a sample until it is measured."""
         self._samples.append(sample)
-        self._bytes += sample.bytes
-        here = [flat for flat in sample.gradients if flat.is_cpu]  # of others nothing is known without waiting for them
-        is_suspect = not are_finite(here) or (sample.layers is not None and sample.layers.is_suspect)
+        self._bytes += sample.nbytes
+        on_cpu = [flat for flat in sample.gradients if flat.is_cpu]  # reading the others would wait for the device
+        is_suspect = not are_finite(on_cpu) or (sample.forward_pass is not None and sample.forward_pass.is_suspect)
         self._is_urgent |= is_suspect and self.writer.first_non_finite is None
 
-    def watch(self, step: int, gradient_norms: Tensor) -> None:
-        """Look, before long, whether the gradients of a step that is not recorded are finite."""
+    def watch_gradients(self, step: int, gradient_norms: Tensor) -> None:
+        """Check the gradients of a step that is not recorded for NaN and infinities, with the next measurement."""
         self._watched.append((step, gradient_norms))
         self._is_urgent |= gradient_norms.is_cpu
 
     def status(self) -> Status | None:
-        """A glance at the step that was measured last, if one was."""
+        """The status at the last measured step; None if there is none."""
         if self._latest is None:
             return None
-        (step, values), layers, found = self._latest, self.plan.layers, []
-        each = iter(values)
+        (step, values), layers, norms = self._latest, self.plan.layers, []
+        norm_of_next = iter(values)
         for layer in layers:
-            of = [(info.role == FEATURE, next(each)) for info in layer.parameters]
-            known = [(math.isfinite(value), is_weight, value) for is_weight, value in of if not math.isnan(value)]
-            found.append(max(known, default=(False, False, math.nan))[-1])
+            of_layer = [(info.role == FEATURE, next(norm_of_next)) for info in layer.parameters]
+            ranked = [(math.isfinite(norm), is_weight, norm) for is_weight, norm in of_layer if not math.isnan(norm)]
+            norms.append(max(ranked, default=(False, False, math.nan))[-1])
         names = tuple(layer.name for layer in layers)
-        return Status(step, self.writer.latest, names, tuple(found), self.writer.first_non_finite)
+        return Status(step, self.writer.latest, names, tuple(norms), self.writer.first_non_finite)
 
     @property
     def is_due(self) -> bool:
         """True if the samples should be measured now."""
-        is_full = len(self._samples) >= _MOST or self._bytes >= _MOST_BYTES
+        is_full = len(self._samples) >= _MAX_SAMPLES or self._bytes >= _MAX_BYTES
         return is_full or self._is_urgent or time.monotonic() - self._since >= self._seconds
 
     def measure(self, before: int) -> None:
-        """Measure and write all samples."""
-        samples, watched = self._samples, self._watched  # which an interrupt leaves here, to be measured at the end
+        """Measure and write all samples, and the rows of `steps` before this step."""
+        samples, watched = (
+            self._samples,
+            self._watched,
+        )  # cleared below: after an interrupt they are measured at the end
         recorded = [sample for sample in samples if sample.record is not None]
         tables = {
             "parameters": self._guard("norms of parameters", self._parameters, recorded) or {},
@@ -204,32 +210,37 @@ class Backlog:
         if not samples:
             return {}
         found = self.plan.weights.measure(samples, self._guard, self._columns)
-        self._tell_steps(samples, found)
+        self._measure_steps(samples, found)
         steps = [sample.step for sample in samples]
         return _rows(steps, "parameter", len(self.plan.weights.names), found.columns)
 
-    def _tell_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
-        """The columns of the table `steps`: norms of all gradients together, and what two steps in a row show."""
+    def _measure_steps(self, samples: Sequence[Sample], found: WeightColumns) -> None:
+        """Write the total gradient norms and the comparisons of consecutive steps to the table `steps`."""
         self._latest = samples[-1].step, found.relative_gradient_norm[-1].tolist()
-        raws = [sample.unscaled_raw() for sample in samples]
+        raws = [sample.unscaled_raw_gradients() for sample in samples]
         clipped = [None if raw is sample.gradients else raw for raw, sample in zip(raws, samples, strict=True)]
-        unclipped = self.plan.weights.total_norms(clipped)
+        raw_norms = self.plan.weights.total_norms(clipped)
         for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
             last = self._last
             norm = float(found.gradient_norm[row])
             columns = {"gradient_norm": norm}
             if raw is not None:
-                columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(unclipped[row])
-            self._last = _Last(sample.step, norm, sample.gradients if raw is None else raw, found.changes[row])
+                columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(raw_norms[row])
+            gradients = sample.gradients if raw is None else raw
+            self._last = _LastStep(sample.step, norm, gradients, found.weight_changes[row])
             if last is not None and last.step == sample.step - 1:
-                columns |= _compared(sample, self._last.gradients, last)
+                columns |= _compare(sample, gradients, last)
             self.writer.row(sample.step).update(columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        seen = [(sample, sample.layers) for sample in samples if sample.layers is not None and sample.layers.runs]
-        passes, unscales = [layers for _, layers in seen], [sample.unscale for sample, _ in seen]
-        columns = measured(passes, unscales, self.plan.positions, self._columns)
-        steps = np.array([sample.step for sample, _ in seen], dtype=np.int64)[columns.pop("pass")]
+        with_rows = [
+            (sample, sample.forward_pass)
+            for sample in samples
+            if sample.forward_pass is not None and sample.forward_pass.runs
+        ]
+        passes, unscales = [each for _, each in with_rows], [sample.unscale_outputs for sample, _ in with_rows]
+        columns = build_columns(passes, unscales, self.plan.positions, self._columns)
+        steps = np.array([sample.step for sample, _ in with_rows], dtype=np.int64)[columns.pop("pass")]
         return {"step": steps, **columns} if len(steps) else {}
 
     def _neurons(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -242,31 +253,31 @@ class Backlog:
 
 
 def _rows(steps: Sequence[int], item: str, count: int, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of a table: of each step one for each of so many items, whose values are (steps, items)."""
+    """The rows of a table, `count` for each step, from columns of shape (steps, count); `item` numbers them."""
     items = np.tile(np.arange(count, dtype=np.int32), len(steps))
     return {"step": np.repeat(steps, count), item: items} | {name: values.ravel() for name, values in columns.items()}
 
 
 @dataclass(frozen=True)
-class _Last:
-    """The recorded step that was measured last."""
+class _LastStep:
+    """The last measured step."""
 
     step: int
     gradient_norm: float
     gradients: Flat
-    change: Flat | None
+    weight_change: Flat | None
 
 
-def _compared(sample: Sample, gradients: Flat, last: _Last) -> dict[str, float]:
-    """Leftover gradients, and the overshoot of the step before: 1 - <g', d> / <g, d>."""
+def _compare(sample: Sample, gradients: Flat, last: _LastStep) -> dict[str, float]:
+    """The leftover gradient, and the overshoot of the step before: 1 - <g', d> / <g, d>."""
     found = {}
-    if sample.left is not None:
-        found["stale_gradient"] = float(sample.left) / max(last.gradient_norm, _TINY)
-    if sample.repeats and last.change is not None:
-        slope = dot(last.gradients, last.change)
-        found["overshoot"] = 1.0 - dot(gradients, last.change) / slope if slope < 0 else math.nan
+    if sample.leftover_norm is not None:
+        found["stale_gradient"] = float(sample.leftover_norm) / max(last.gradient_norm, _TINY)
+    if sample.repeats_batch and last.weight_change is not None:
+        slope = dot(last.gradients, last.weight_change)
+        found["overshoot"] = 1.0 - dot(gradients, last.weight_change) / slope if slope < 0 else math.nan
     return found
 
 
-def _unscaled(flats: Flat, unscale: Tensor | None) -> Flat:
+def _unscale(flats: Flat, unscale: Tensor | None) -> Flat:
     return flats if unscale is None else [flat * unscale.to(flat) for flat in flats]

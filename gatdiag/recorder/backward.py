@@ -1,4 +1,4 @@
-"""Backward passes: whether one is running, how many there were, and the gradients at the end of each."""
+"""Backward passes: whether one is running, their number, and the gradients at the end of each."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from torch import Tensor
 from gatdiag.recorder.weights import Flat, FlatParameters
 
 
-def in_backward_pass() -> bool:
-    """True if this runs inside a backward pass, as the forward passes that activation checkpointing repeats do."""
+def is_in_backward_pass() -> bool:
+    """True inside a backward pass, where activation checkpointing repeats forward passes."""
     return torch._C._current_graph_task_id() != -1
 
 
 class BackwardCounter:
-    """Tells whether there was a backward pass: torch numbers them, and says the number inside of one only."""
+    """Counts backward passes: torch numbers them, but gives the number only inside of one."""
 
     def __init__(self) -> None:
         self._probe, self._one = torch.zeros((), requires_grad=True), torch.ones(())
@@ -23,8 +23,8 @@ class BackwardCounter:
         self._number = -1
 
     def count(self) -> int:
-        """A number that grows by one with each backward pass of the process, of which this call makes one."""
-        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` would take four times as long
+        """The number of backward passes in this process, including the one that this call makes."""
+        engine: Any = torch.autograd.Variable._execution_engine  # `backward()` takes four times as long
         engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
         return self._number
 
@@ -33,38 +33,38 @@ class BackwardCounter:
 
 
 class BackwardPass:
-    """The gradients at the end of each backward pass, which is before anything can clip them.
+    """Copies the gradients at the end of each backward pass, before they can be clipped.
 
-    They are copied even where nothing clips them, for that cannot be known: what goes through `.data` leaves no trace.
+    They are copied even if nothing clips them, because clipping through `.data` cannot be detected.
     """
 
     def __init__(self) -> None:
         self._gradients: Flat | None = None
         self._number = -1
-        self._earlier: list[tuple[int, int]] = []
+        self._versions_before: list[tuple[int, int]] = []
 
     @property
-    def is_another(self) -> bool:
-        """True in a backward pass that has not begun yet."""
+    def is_new(self) -> bool:
+        """True inside a backward pass for which `begin` was not called yet."""
         return torch._C._current_graph_task_id() != self._number
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
-        """Remember the gradients as they are before a backward pass."""
+        """Called at the first gradient of a backward pass."""
         self._number = torch._C._current_graph_task_id()
-        self._earlier = versions(parameter.grad for parameter in parameters)
+        self._versions_before = versions(parameter.grad for parameter in parameters)
 
     def on_end(self, flat: FlatParameters) -> None:
-        """The gradients are as the backward pass left them."""
+        """Called at the end of the backward pass."""
         gradients = [tensor.grad for tensor in flat.tensors]
-        if versions(gradients) != self._earlier:  # else nothing was accumulated: gradients were asked for elsewhere
-            self._gradients = flat.side_by_side(gradients)
+        if versions(gradients) != self._versions_before:  # unchanged by `torch.autograd.grad`
+            self._gradients = flat.flatten(gradients)
 
-    def give(self) -> Flat | None:
-        """Those of the last pass, once; None where no pass was seen."""
+    def take(self) -> Flat | None:
+        """The gradients after the last pass, once; None if there was no pass since."""
         raw, self._gradients = self._gradients, None
         return raw
 
 
 def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
-    """Identity and version of each gradient: they change when it is replaced, or changed in place, as by clipping."""
+    """Identity and version of each gradient; these change when it is replaced or modified in place."""
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]

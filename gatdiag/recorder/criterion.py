@@ -99,7 +99,7 @@ def _labels(name: str, g: Tensor) -> Tensor | None:
     return torch.bincount(g.argmin(1), minlength=g.shape[1])
 
 
-def implied_targets(o: Tensor, gradient: Tensor) -> dict[str, float]:
+def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     """The loss and the variance of the targets y, if the loss were the mean of (o - y)^2: then y = o - n dL/do / 2."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     live = (g != 0).any(1)

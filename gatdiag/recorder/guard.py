@@ -1,4 +1,4 @@
-"""Contains what fails inside recording, so that training goes on."""
+"""Turns exceptions inside the recorder into warnings, so that training continues."""
 
 import sys
 import warnings
@@ -7,35 +7,35 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-_INSIDE: Final = ("gatdiag", "torch", "torch_geometric")  # packages whose lines are not the user's
+_NOT_USER_CODE: Final = ("gatdiag", "torch", "torch_geometric")
 
 
 class RecordingWarning(UserWarning):
-    """Part of a recording failed or is not possible; training goes on."""
+    """Part of a recording failed or is not possible; training continues."""
 
 
 class TrainingWarning(UserWarning):
-    """The training is broken, as far as can be told while it goes on."""
+    """The training has an error that is already certain."""
 
 
 class Guard:
-    """Runs functions, and warns of each kind of failure once.
+    """Calls functions, and warns of each kind of failure once.
 
     Attributes:
-        failures: What failed, or is to be known -> the message, for the run's notes.
+        messages: What failed or is notable -> the message, for the run's notes.
     """
 
     def __init__(self) -> None:
-        self.failures: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
 
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The function's result, or None if it raised. What the user raises (an interrupt) passes.
+        """The function's result, or None if it raised an Exception; an interrupt propagates.
 
         Args:
-            what: What it does, for the message.
-            function: What may fail.
-            args: Its arguments.
-            kwargs: Its arguments by name.
+            what: What is recorded by it, for the message.
+            function: What to call.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
         """
         try:
             return function(*args, **kwargs)
@@ -44,14 +44,14 @@ class Guard:
             return None
 
     def warn(self, what: str, message: str) -> None:
-        """Warn, once for each `what`. Where warnings are errors, standard error has to do."""
-        if what in self.failures:
+        """Warn, once for each `what`; if warnings are errors, print the message to standard error instead."""
+        if what in self.messages:
             return
-        self.failures[what] = message
-        _show(partial(warnings.warn, category=RecordingWarning, stacklevel=_level_of_user()), message)
+        self.messages[what] = message
+        _show(partial(warnings.warn, category=RecordingWarning, stacklevel=_user_stacklevel()), message)
 
-    def say(self, message: str, step: int) -> None:
-        """Warn of the training itself, in one line: it is about a step, and not about a line of code."""
+    def warn_of_training(self, message: str, step: int) -> None:
+        """Warn of an error in the training, with the step in place of a line of code."""
         _show(partial(warnings.warn_explicit, category=TrainingWarning, filename="gatdiag", lineno=step), message)
 
 
@@ -59,15 +59,15 @@ def _show(warn: Callable[[str], Any], message: str) -> None:
     text = f"gatdiag: {message}"
     try:
         warn(text)
-    except Exception:  # warnings are errors, or whoever shows them fails
+    except Exception:  # warnings are errors, or showing them fails
         print(text, file=sys.stderr)  # noqa: T201
 
 
-def _level_of_user() -> int:
-    """The stacklevel for `_show`, called by `Guard.warn`, at which the innermost line of the user's own code is."""
+def _user_stacklevel() -> int:
+    """The stacklevel of the innermost line of the user's code, for a warning that `_show` raises."""
     frame: FrameType | None = sys._getframe(1)  # of `Guard.warn`
-    level = 2  # where `_show` is 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+    level = 2  # `_show` is 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_USER_CODE:
         frame, level = frame.f_back, level + 1
     return level
 
@@ -75,5 +75,5 @@ def _level_of_user() -> int:
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # the user's own exception
-        return "it has no message that can be read"
+    except Exception:  # raised by the user's exception class
+        return "its message cannot be read"

@@ -56,7 +56,7 @@ def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
     return {"order": order, "layers": [asdict(layer) for layer in layers]}
 
 
-def refuse_another_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> None:
+def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> None:
     """A run that is resumed is of one model; more layers may be recorded than before."""
     names = {layer.name for layer in layers}
     missing = [layer["name"] for layer in recorded["layers"] if layer["name"] not in names]

@@ -1,7 +1,7 @@
-"""The model that is recorded: what is known of it, settled at its first training forward, from its own inputs.
+"""The recorded model and its recording plan, which is made at the first training forward pass, from its inputs.
 
-Parameters that get other names, as by pruning, are followed; where they are replaced, the recording of the model ends;
-those that are added are not recorded, and one warning says so.
+Parameters that get another name, as by pruning, stay recorded. If a parameter is replaced, the recording of the model
+ends; parameters that are added are not recorded, with one warning.
 """
 
 import sys
@@ -30,12 +30,12 @@ from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.program import Program
 
-# How far from zero delta may be at the first step, as a share of what cancels in it. The largest of 381 models was 2e-5
-# in float32, and 0.12 in bfloat16, to which accelerators come near unasked (TF32).
-_DISPROVED, _DISPROVED_ROUGHLY = 1e-3, 0.3
-_FAINT = 1e-4  # laws whose gradients are this small beside the largest may show rounding alone
+# Laws with a larger delta at the first step, relative to its terms, are dropped. The largest of 381 models was 2e-5 in
+# float32 and 0.12 in bfloat16; accelerators may come near that with TF32, their default.
+_MAX_DELTA, _MAX_DELTA_LOW_PRECISION = 1e-3, 0.3
+_NEGLIGIBLE = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 
-Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pass; or a `Program` in their place
+Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pass; or a `Program` as the only argument
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class RecordingPlan:
     """The parts of a model that are recorded."""
 
     structure: Structure  # of the whole model
-    layers: tuple[Layer, ...]  # those that are recorded, in order
-    weights: Weights  # their parameters
-    laws: Laws | None = None  # all laws of the model; None where they were not looked for, or could not be found
-    neurons: NeuronRecorder | None = None  # the laws of these layers, where any are recorded
+    layers: tuple[Layer, ...]  # in order
+    weights: Weights  # of these layers
+    laws: Laws | None = None  # of the whole model; None if they were not searched for or could not be found
+    neurons: NeuronRecorder | None = None  # None if no law is recorded
     error: str | None = None  # why there are no laws
 
     @property
     def recorded_laws(self) -> list[Law]:
-        """The laws that are recorded, in order."""
+        """The laws of the recorded layers, in order."""
         return [] if self.neurons is None else self.neurons.recorded
 
     @property
@@ -59,13 +59,13 @@ class RecordingPlan:
         """Parameters without a law, and why."""
         return () if self.laws is None else self.laws.excluded
 
-    def foresees(self, next_record: int | None) -> bool:
-        """True if what a step makes of c is wanted, where the step after it will be this record."""
-        return self.neurons is not None and self.neurons.foresees(next_record)
+    def needs_prediction(self, next_record: int | None) -> bool:
+        """True if c after a step is to be predicted, given the number of the record that the next step will be."""
+        return self.neurons is not None and self.neurons.needs_prediction(next_record)
 
     @property
     def positions(self) -> dict[str, int]:
-        """Layer -> its position among those that are recorded."""
+        """Name of each recorded layer -> its position."""
         return {layer.name: position for position, layer in enumerate(self.layers)}
 
     @property
@@ -74,115 +74,128 @@ class RecordingPlan:
         return [(layer.name, info.name) for layer in self.layers for info in layer.parameters]
 
 
-def recorded_layers(structure: Structure, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
-    """The layers that are recorded."""
-    layers = tuple(layer for layer in structure if keeps(layer.name))
+def select_layers(structure: Structure, layer_filter: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers whose names pass the filter.
+
+    Raises:
+        InputError: There are none.
+    """
+    layers = tuple(layer for layer in structure if layer_filter(layer.name))
     if not layers:
         names = join_names(layer.name for layer in structure)
         raise InputError(f"No layer is left to record after include= and exclude=. The model's layers are {names}.")
     return layers
 
 
-def static_layers(model: nn.Module, keeps: Callable[[str], bool]) -> tuple[Layer, ...]:
-    """The layers as far as they are known before a forward pass; none of a model that is lazy."""
+def find_static_layers(model: nn.Module, layer_filter: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """The layers as far as they are known before a forward pass; empty for a lazy model."""
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
         return ()
-    return recorded_layers(discover(model), keeps)
+    return select_layers(discover(model), layer_filter)
 
 
-def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, unseen: str) -> RecordingPlan:
-    """Discover layers and laws, and copy the initial weights."""
+def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_inputs: str) -> RecordingPlan:
+    """Discover layers and laws, and copy the initial weights.
+
+    Args:
+        model: The model.
+        inputs: Of its forward pass, if they are known.
+        settings: Which layers and quantities are recorded.
+        no_inputs: Why the inputs are not known, if they are not.
+    """
     args, kwargs = inputs or ((), {})
-    structure, error = _structure(model, args, kwargs)
-    layers = recorded_layers(structure, settings.keeps)
+    structure, error = _discover(model, args, kwargs)
+    layers = select_layers(structure, settings.layer_filter)
     parameters = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    weights.take_also(tensor for tensor in model.parameters() if tensor.requires_grad)
+    weights.add_parameters(tensor for tensor in model.parameters() if tensor.requires_grad)
     plan = RecordingPlan(structure, layers, weights, error=error)
     if "balance" not in settings.selection.every:
         return plan
     if inputs is None:
-        return replace(plan, error=unseen)
-    return _with_laws(plan, model, inputs, settings.selection)
+        return replace(plan, error=no_inputs)
+    return _search_laws(plan, model, inputs, settings.selection)
 
 
 def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Settings) -> RecordingPlan:
-    """The plan with the laws, of a model whose inputs were not known when all else was settled."""
-    structure, error = _structure(model, *inputs)
-    return _with_laws(replace(plan, structure=structure, error=error), model, inputs, settings.selection)
+    """The plan with the laws, once the inputs of the model are known."""
+    structure, error = _discover(model, *inputs)
+    return _search_laws(replace(plan, structure=structure, error=error), model, inputs, settings.selection)
 
 
-def without_disproved(plan: RecordingPlan, selection: Selection, *, is_rough: bool) -> tuple[RecordingPlan, str | None]:
-    """The plan without the laws that the gradients of training disobey, and what to say of these, if there are any."""
+def drop_disproved_laws(
+    plan: RecordingPlan, selection: Selection, *, is_low_precision: bool
+) -> tuple[RecordingPlan, str | None]:
+    """The plan without the laws that the gradients violate, and a message if there are any."""
     laws = plan.laws
     if laws is None or plan.neurons is None:
         return plan, None
     delta, residual = laws.delta().abs().cpu(), laws.residual().cpu()
     size = (delta / residual).nan_to_num(0.0, 0.0)
-    judged = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
-    limit = _DISPROVED_ROUGHLY if is_rough else _DISPROVED
-    false = judged & (residual > limit) & (size >= _FAINT * size.max()) & residual.isfinite()
-    if not bool(false.any()):
+    is_testable = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
+    limit = _MAX_DELTA_LOW_PRECISION if is_low_precision else _MAX_DELTA
+    violated = is_testable & (residual > limit) & (size >= _NEGLIGIBLE * size.max()) & residual.isfinite()
+    if not bool(violated.any()):
         return plan, None
     reason = (
-        f"delta is up to {float(residual[false].max()):.1g} of its terms in training: the loss depends on these "
-        "parameters in another way than by the forward pass that was traced (a penalty on weights, a second use of "
-        "them), or gradients are changed in the backward pass"
+        f"delta is up to {float(residual[violated].max()):.1g} of its terms in training: the loss depends on these "
+        "parameters in another way than through the traced forward pass (a penalty on weights, a second use of them), "
+        "or gradients are changed in the backward pass"
     )
-    dropped = [Exclusion(laws[number].name, reason) for number in false.nonzero().flatten().tolist()]
-    kept = [law for law, is_false in zip(laws, false.tolist(), strict=True) if not is_false]
+    dropped = [Exclusion(laws[number].name, reason) for number in violated.nonzero().flatten().tolist()]
+    kept = [law for law, is_violated in zip(laws, violated.tolist(), strict=True) if not is_violated]
     message = f"{len(dropped)} of {len(laws)} conservation laws are not recorded: {reason}"
     remaining = Laws(kept, laws.parameters, [*laws.excluded, *dropped])
-    plan = replace(plan, laws=remaining, neurons=_neurons(plan, remaining, selection))
+    plan = replace(plan, laws=remaining, neurons=_make_neuron_recorder(plan, remaining, selection))
     return replace(plan, error=plan.error if kept else message), message
 
 
 def _has_gradients(law: Law, laws: Laws) -> bool:
-    """True if all of its parameters took part in the backward passes so far."""
+    """True if all parameters of the law have a gradient."""
     return all(laws.parameters[term.parameter].grad is not None for term in law.terms)
 
 
-def _structure(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
-    """In execution order if the model can be run for it, else in module order, with what was wrong."""
+def _discover(model: nn.Module, args: Any, kwargs: Any) -> tuple[Structure, str | None]:
+    """The structure in execution order; in module order, with the error, if the model cannot be run."""
     try:
         return discover(model, *args, **kwargs), None
     except Exception as error:  # the user's own code runs in there
         return discover(model), str(error) if isinstance(error, GatdiagError) else f"{type(error).__name__}: {error}"
 
 
-def _with_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selection: Selection) -> RecordingPlan:
+def _search_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selection: Selection) -> RecordingPlan:
     """The plan with the laws, or with the reason why there are none."""
     if plan.error is not None:
         return plan
     seconds = selection.law_search_seconds
-    bound = "no limit" if seconds is None else f"limit {seconds:g} s"
+    limit = "no limit" if seconds is None else f"limit {seconds:g} s"
 
     def announce(elapsed: float) -> None:
-        print(f"gatdiag: looking for conservation laws ({elapsed:.0f} s so far, {bound})", file=sys.stderr)  # noqa: T201
+        print(f"gatdiag: searching for conservation laws ({elapsed:.0f} s so far, {limit})", file=sys.stderr)  # noqa: T201
 
     try:
         with time_limit(seconds, announce):
             laws = find_laws_with_structure(plan.structure, model, *inputs)
     except TimeLimitError:
         error = (
-            f"the search for them was stopped after {seconds:g} s, and training goes on. Give gatdiag.watch more time "
-            "(law_search_seconds=..., None for no limit), or call gatdiag.find_laws(model, ...), which has no limit"
+            f"the search was stopped after {seconds:g} s. Give gatdiag.watch more time (law_search_seconds=..., None "
+            "for no limit), or call gatdiag.find_laws(model, ...), which has no limit"
         )
         return replace(plan, error=error)
     except GatdiagError as failure:
         return replace(plan, error=str(failure))
     except Exception as failure:  # the user's own code runs in there; all else can be recorded without laws
-        return replace(plan, error=f"looking for them failed with {type(failure).__name__}: {failure}")
+        return replace(plan, error=f"the search failed with {type(failure).__name__}: {failure}")
     if len(laws) == 0:
         reasons = "; ".join(map(str, laws.excluded[:3]))
         error = f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
         return replace(plan, laws=laws, error=error)
-    return replace(plan, laws=laws, neurons=_neurons(plan, laws, selection))
+    return replace(plan, laws=laws, neurons=_make_neuron_recorder(plan, laws, selection))
 
 
-def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRecorder | None:
+def _make_neuron_recorder(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRecorder | None:
     names = plan.positions
     wanted = [number for number, law in enumerate(laws) if law.layer in names]
     every, predicts = selection.every["balance"], "predicted_c" in selection.columns
@@ -190,147 +203,158 @@ def _neurons(plan: RecordingPlan, laws: Laws, selection: Selection) -> NeuronRec
 
 
 class _Binding:
-    """The modules and parameters of a model, each with the place that holds it.
+    """The modules and parameters of a model, each with the dict that holds it.
 
-    A layer that is replaced, `load_state_dict(assign=True)` and `torch.func.functional_call` put other objects into
-    these places.
+    Replacing a layer, `load_state_dict(assign=True)` and `torch.func.functional_call` put other objects into these
+    dicts.
     """
 
     def __init__(self, model: nn.Module) -> None:
         modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
         self._tables: list[dict[str, Any]] = [
-            place for module in modules for place in (module._modules, module._parameters)
+            table for module in modules for table in (module._modules, module._parameters)
         ]
-        held = [(place, key, value) for place in self._tables for key, value in place.items()]
-        self._places: list[dict[str, Any]] = [place for place, _, _ in held]
-        self._keys = [key for _, key, _ in held]
-        self._held = [value for _, _, value in held]
+        entries = [(table, key, value) for table in self._tables for key, value in table.items()]
+        self._table_of: list[dict[str, Any]] = [table for table, _, _ in entries]
+        self._keys = [key for _, key, _ in entries]
+        self._values = [value for _, _, value in entries]
         self.named = dict(model.named_parameters())
 
-    def holds(self) -> bool:
-        """True if each is where it was; a few dozen nanoseconds for each, for every step asks."""
-        return all(map(is_, map(dict.get, self._places, self._keys), self._held))
+    def is_intact(self) -> bool:
+        """True if nothing was replaced or removed; fast (some 30 ns per entry), because every step calls it."""
+        return all(map(is_, map(dict.get, self._table_of, self._keys), self._values))
 
     def is_complete(self) -> bool:
-        """True if there are no others."""
-        return sum(map(len, self._tables)) == len(self._held)
+        """True if nothing was added."""
+        return sum(map(len, self._tables)) == len(self._values)
 
 
 class WatchedModel:
-    """The model that is recorded, from its first training forward on."""
+    """The recorded model; makes the plan and keeps it up to date.
+
+    Args:
+        model: The model.
+        settings: What is recorded.
+        guard: Contains failures.
+        on_plan: Called with the plan when it has been made; returns whether it can be recorded.
+        on_plan_change: Called when the plan has changed.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         settings: Settings,
         guard: Guard,
-        begin: Callable[[RecordingPlan], bool],
-        follow: Callable[[], None],
+        on_plan: Callable[[RecordingPlan], bool],
+        on_plan_change: Callable[[], None],
     ) -> None:
         self.plan: RecordingPlan | None = None
         self._model, self._settings, self._guard = model, settings, guard
-        self._begin, self._follow = begin, follow
+        self._on_plan, self._on_plan_change = on_plan, on_plan_change
         self._binding = _Binding(model)
-        self._is_settled = False  # whether the plan was made, or failed
-        self.wants_inputs = True  # whether the model's inputs are needed, and were not seen yet
-        self._candidate: Inputs | None = None
+        self._has_planned = False  # even if it failed
+        self.needs_inputs = True  # the laws need the model's inputs, which have not been seen yet
+        self._last_inputs: Inputs | None = None  # of a pass that may be training
         self.tape = Tape(model, self._on_program)
 
-    def forget(self) -> None:
-        """Recording has ended."""
-        self.plan = self._candidate = None
-        self.wants_inputs = False
+    def release(self) -> None:
+        """Drop all references to the plan and to inputs: the recording has ended."""
+        self.plan = self._last_inputs = None
+        self.needs_inputs = False
 
     def on_forward(self, inputs: Inputs) -> None:
-        """The model's forward pass has ended."""
-        if not self.wants_inputs:
+        """Called after the model's forward pass."""
+        if not self.needs_inputs:
             return
-        if self._model.training and self._binding.holds() and not self.tape.is_rolling:
-            self._settle(inputs)
-        else:  # perhaps an evaluation with gradients enabled, or with parameters lent for this call; a step will tell
-            self._candidate = inputs
+        if self._model.training and self._binding.is_intact() and not self.tape.is_following:
+            self._make_plan(inputs)
+        else:  # maybe an evaluation with gradients enabled, or functional_call; the next optimizer step decides
+            self._last_inputs = inputs
 
     def on_step(self, step: int, optimizers: Sequence[Optimizer]) -> None:
-        """A step is about to be made."""
-        if self.tape.is_rolling and (program := self.tape.stop()) is not None:
-            self._candidate = (program,), {}
-        if not self._is_settled or (self.wants_inputs and self._candidate is not None):
-            self._settle(self._candidate)
-        if not (self._binding.holds() and self._binding.is_complete()):
-            self._guard("all measurements", self._bind_anew, step, optimizers)
+        """Called before a step."""
+        if self.tape.is_following and (program := self.tape.stop()) is not None:
+            self._last_inputs = (program,), {}
+        if not self._has_planned or (self.needs_inputs and self._last_inputs is not None):
+            self._make_plan(self._last_inputs)
+        if not (self._binding.is_intact() and self._binding.is_complete()):
+            self._guard("all measurements", self._rebind, step, optimizers)
 
     def _on_program(self, program: Program) -> None:
-        """The backward pass is about to begin, after training has called parts of the model by themselves."""
-        if self.wants_inputs and self._binding.holds():
-            self._settle(((program,), {}))
+        """Called before the backward pass if training has called parts of the model instead of the model."""
+        if self.needs_inputs and self._binding.is_intact():
+            self._make_plan(((program,), {}))
 
-    def _settle(self, inputs: Inputs | None) -> None:
-        """Layers in order of execution, laws, initial weights: once, at the first training forward."""
-        self._candidate = None
-        self.wants_inputs = False
+    def _make_plan(self, inputs: Inputs | None) -> None:
+        """Make the plan, or add the laws to it if the inputs were not known before."""
+        self._last_inputs = None
+        self.needs_inputs = False
         if inputs is not None:
             self.tape.stop()
-        if self._is_settled:
+        if self._has_planned:
             self.plan = self._guard("laws", add_laws, self.plan, self._model, inputs, self._settings) or self.plan
-            self._follow()
+            self._on_plan_change()
             return
-        self._is_settled = True
+        self._has_planned = True
         self._binding = _Binding(self._model)
         plan: RecordingPlan | None = self._guard(
-            "all measurements", build_plan, self._model, inputs, self._settings, self._unseen()
+            "all measurements", build_plan, self._model, inputs, self._settings, self._explain_missing_inputs()
         )
-        if plan is None or not self._begin(plan):
+        if plan is None or not self._on_plan(plan):
             return
         self.plan = plan
-        self.wants_inputs = inputs is None and "balance" in self._settings.selection.every
-        if not self.wants_inputs:
-            self.warn_of_missing_laws()
+        self.needs_inputs = inputs is None and "balance" in self._settings.selection.every
+        if not self.needs_inputs:
+            self.warn_if_no_laws()
 
-    def _unseen(self) -> str:
-        """Why no inputs are known, if none are."""
+    def _explain_missing_inputs(self) -> str:
         parts = list(self.tape.called)
         if not parts:
             return (
-                "no training forward of the model itself was seen: its forward must be called through the model, as in "
-                "model(x, edge_index), for its inputs to be known"
+                "no training forward pass of the model was seen: call the model itself, as in model(x, edge_index), so "
+                "that its inputs are known"
             )
         return (
-            f"training calls {join_names(parts)} and not the model's forward pass, and what it computes with "
-            f"them could not be followed: {self.tape.reason or 'no backward pass depends on it'}; call the model "
-            "itself, as in model(x, edge_index), for its inputs to be known"
+            f"training calls {join_names(parts)} instead of the model, and what it computes with them could not be traced: "
+            f"{self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
+            "model(x, edge_index), so that its inputs are known"
         )
 
-    def check_laws(self, *, is_rough: bool) -> None:
-        """A backward pass of the first step has ended: laws that its gradients disobey are none of this training."""
+    def check_laws(self, *, is_low_precision: bool) -> None:
+        """Called after each backward pass of the first step: drop the laws that its gradients violate."""
         if self.plan is not None:
-            self.plan, message = without_disproved(self.plan, self._settings.selection, is_rough=is_rough)
+            selection = self._settings.selection
+            self.plan, message = drop_disproved_laws(self.plan, selection, is_low_precision=is_low_precision)
             if message is not None:
                 self._guard.warn("laws", message)
-                self._follow()
+                self._on_plan_change()
 
-    def warn_of_missing_laws(self) -> None:
-        """Say why there are no laws, if there are none."""
+    def warn_if_no_laws(self) -> None:
+        """Warn that there are no laws, and why."""
         if self.plan is not None and self.plan.error is not None:
             self._guard.warn("laws", f"no conservation laws are recorded: {self.plan.error}")
 
-    def _bind_anew(self, step: int, optimizers: Sequence[Optimizer]) -> None:
-        """Modules or parameters were replaced: nothing is known of new parameters but their names."""
+    def _rebind(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+        """Modules or parameters were replaced, removed or added."""
         before, self._binding = self._binding, _Binding(self._model)
         present = {id(parameter) for parameter in self._model.parameters()}
         held = set() if self.plan is None else {id(tensor) for tensor in self.plan.weights.flat.tensors} - present
         gone = [name for name, parameter in before.named.items() if id(parameter) in held]
         if gone:
             self.plan = None
-            text = f"nothing is recorded of the model from step {step} on, since {gone[0]} was replaced; watch it anew"
+            text = (
+                f"recording of the model stopped before step {step} because {gone[0]} was replaced; call gatdiag.watch "
+                "again"
+            )
             if optimizers and held_by(*optimizers).keys().isdisjoint(present):
                 text += (
-                    f", with a new optimizer: that of step {step} moves parameters that the model no longer has, and "
-                    "has to be made from model.parameters()"
+                    f" and create a new optimizer from model.parameters(): that of step {step} updates parameters that "
+                    "the model no longer has"
                 )
             self._guard.warn("replaced parameters", text)
         known = {id(parameter) for parameter in before.named.values()}
         added = [name for name, parameter in self._binding.named.items() if id(parameter) not in known]
         if added and self.plan is not None:
-            text = f"nothing is recorded of {join_names(added)}, added to the model before step {step}; watch it anew"
+            text = f"not recorded: {join_names(added)}, added to the model before step {step}; call gatdiag.watch again"
             self._guard.warn("added parameters", text)
-        self._follow()
+        self._on_plan_change()

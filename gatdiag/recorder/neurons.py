@@ -1,4 +1,4 @@
-"""The laws of a model at recorded steps -> the columns of the table `neurons`: delta, c, and c as it was predicted."""
+"""The laws of a model at recorded steps -> the columns of the table `neurons`: delta, c and predicted c."""
 
 import math
 from collections.abc import Sequence
@@ -18,77 +18,84 @@ from gatdiag.recorder.weights import Flat, Weights
 if TYPE_CHECKING:
     from gatdiag.recorder.backlog import Sample
 
-_MOST_LAWS = 4096  # recorded at each recorded step; with more of them, at a fraction of the steps
+_MAX_LAWS = 4096  # measured at each record; if there are more, they are measured at a fraction of the records
 
 
 class NeuronRecorder:
-    """Follows the laws through training.
+    """Measures the laws, and predicts c.
 
-    predicted_c at step t is what was predicted at step t - 1 from the c measured there: if delta is zero and the
-    optimizers did what they say, c - predicted_c is rounding. It needs no chain of predictions, so it can be recorded
-    at any steps, if the one before is known to be followed by a recorded one. Each optimizer that takes part in a step
-    is looked at just before it moves its weights.
+    predicted_c at step t was predicted at step t - 1 from the c measured there. If delta is zero and the optimizers are
+    modeled correctly, c - predicted_c is a rounding error. It needs only the step before, so any steps can be recorded
+    for which this is known one step ahead. Each optimizer is read just before it updates the weights.
+
+    Args:
+        laws: All laws of the model.
+        wanted: Positions of the laws that are recorded.
+        weights: Gets the parameters of the laws.
+        every: They are measured at every so many records.
+        predicts: Whether c is predicted.
     """
 
     def __init__(self, laws: Laws, wanted: Sequence[int], weights: Weights, every: int, *, predicts: bool) -> None:
         self.laws, self._wanted, self._weights = laws, np.array(wanted, dtype=np.int64), weights
-        weights.take_also(laws.parameters[name] for name in laws.names)
-        at = {id(tensor): position for position, tensor in enumerate(weights.flat.tensors)}
-        self._at = {name: at[id(laws.parameters[name])] for name in laws.names}
+        weights.add_parameters(laws.parameters[name] for name in laws.names)
+        positions = {id(tensor): position for position, tensor in enumerate(weights.flat.tensors)}
+        self._positions = {name: positions[id(laws.parameters[name])] for name in laws.names}
         self.recorded: list[Law] = [laws[number] for number in wanted]
-        self.unpredictable = ""
-        self._every, self._predicts = every * max(1, math.ceil(len(wanted) / _MOST_LAWS)), predicts
-        self._predicted: tuple[int, NDArray[np.float64]] | None = None  # the step it is for
+        self.prediction_error = ""  # why c could not be predicted
+        self._every, self._predicts = every * max(1, math.ceil(len(wanted) / _MAX_LAWS)), predicts
+        self._predicted: tuple[int, NDArray[np.float64]] | None = None  # the step it is for, and c
 
     def is_due(self, record: int | None) -> bool:
         """True if laws are measured at this record."""
         return record is not None and record % self._every == 0
 
-    def foresees(self, next_record: int | None) -> bool:
-        """True if what a step makes of c is wanted, where the step after it will be this record."""
+    def needs_prediction(self, next_record: int | None) -> bool:
+        """True if c after a step is to be predicted, given the number of the record that the next step will be."""
         return self._predicts and self.is_due(next_record)
 
-    def foresee(self, sample: "Sample", optimizer: Optimizer) -> None:
-        """How an optimizer of a step is about to move the weights, if that is wanted and known."""
-        if sample.moves is None:
+    def predict(self, sample: "Sample", optimizer: Optimizer) -> None:
+        """Add the coming updates of an optimizer to a sample, or drop all if they cannot be predicted."""
+        if sample.updates is None:
             return
-        pieces, has_gradient = self._weights.flat.pieces(sample.gradients), sample.has_gradient.tolist()
-        gradients = {name: pieces[position] for name, position in self._at.items() if has_gradient[position]}
+        pieces, has_gradient = self._weights.flat.split(sample.gradients), sample.has_gradient.tolist()
+        gradients = {name: pieces[position] for name, position in self._positions.items() if has_gradient[position]}
         try:
-            self.laws.add_updates(optimizer, gradients, sample.moves)
+            self.laws.add_updates(optimizer, gradients, sample.updates)
         except OptimizerError as error:
-            sample.moves = None
-            self.unpredictable = self.unpredictable or str(error)
+            sample.updates = None
+            self.prediction_error = self.prediction_error or str(error)
 
     @torch.no_grad()
     def measure(self, samples: Sequence["Sample"]) -> tuple[list["Sample"], dict[str, Any]]:
-        """The samples that have rows, and the columns of these: (samples, laws)."""
-        chosen = [sample for sample in samples if self.is_due(sample.record) or sample.moves is not None]
-        if not chosen:
+        """The samples that have rows, and their columns, (samples, laws)."""
+        used = [sample for sample in samples if self.is_due(sample.record) or sample.updates is not None]
+        if not used:
             return [], {}
-        pieces = [self._observe(some) for some in self._weights.flat.few(chosen)]
-        delta, c, after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*pieces, strict=True))
-        step, known = self._predicted or (None, after[0])
-        foreseen = [step, *(None if sample.moves is None else sample.step + 1 for sample in chosen)]
-        self._predicted = None if foreseen[-1] is None else (foreseen[-1], after[-1])
-        is_unknown = np.array([at != sample.step for at, sample in zip(foreseen, chosen, strict=False)])
-        predicted = np.ma.masked_array(np.vstack([known, after[:-1]]), mask=np.zeros_like(after, dtype=bool))
+        chunks = [self._observe(chunk) for chunk in self._weights.flat.chunk(used)]
+        delta, c, c_after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*chunks, strict=True))
+        # predictions made at the last sample of the previous call and at each sample of this one, with their steps
+        step, before = self._predicted or (None, c_after[0])
+        steps = [step, *(None if sample.updates is None else sample.step + 1 for sample in used)]
+        self._predicted = None if steps[-1] is None else (steps[-1], c_after[-1])
+        is_unknown = np.array([step != sample.step for step, sample in zip(steps, used, strict=False)])
+        predicted = np.ma.masked_array(np.vstack([before, c_after[:-1]]), mask=np.zeros_like(c_after, dtype=bool))
         predicted[is_unknown] = np.ma.masked
         columns = {"delta": delta, "c": c, "predicted_c": predicted}
-        due = [at for at, sample in enumerate(chosen) if self.is_due(sample.record)]
-        return [chosen[at] for at in due], {name: values[due] for name, values in columns.items()}
+        due = [at for at, sample in enumerate(used) if self.is_due(sample.record)]
+        return [used[at] for at in due], {name: values[due] for name, values in columns.items()}
 
     def _observe(self, samples: Sequence["Sample"]) -> tuple[Tensor, Tensor, Tensor]:
-        """delta, c, and c after the step, (samples, laws)."""
-        weights = self._side_by_side([sample.weights for sample in samples])
-        gradients = self._side_by_side([sample.gradients for sample in samples])
-        is_foreseen = any(sample.moves is not None for sample in samples)
-        moves = [sample.moves or {} for sample in samples] if is_foreseen else None
-        observation = Observation(self.laws, weights, gradients, moves)
-        return observation.delta, observation.c, observation.predict() if is_foreseen else observation.c
+        """delta, c, and predicted c after the step (c itself if nothing is predicted), (samples, laws)."""
+        weights = self._stack([sample.weights for sample in samples])
+        gradients = self._stack([sample.gradients for sample in samples])
+        predicts = any(sample.updates is not None for sample in samples)
+        updates = [sample.updates or {} for sample in samples] if predicts else None
+        observation = Observation(self.laws, weights, gradients, updates)
+        return observation.delta, observation.c, observation.predict() if predicts else observation.c
 
-    def _side_by_side(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
+    def _stack(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
         """Name -> (samples, *shape)."""
         flat = self._weights.flat
-        pieces = flat.pieces([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
-        return {name: pieces[at].view(len(of_samples), *flat.shapes[at]) for name, at in self._at.items()}
+        pieces = flat.split([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
+        return {name: pieces[at].view(len(of_samples), *flat.shapes[at]) for name, at in self._positions.items()}

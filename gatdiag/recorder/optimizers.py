@@ -1,11 +1,11 @@
-"""Notices the steps of optimizers, through torch's hooks for all of them; no optimizer is modified.
+"""Notices optimizer steps through torch's global optimizer hooks; no optimizer is modified.
 
-One step of training may take several optimizers: those that follow each other without a forward or a backward pass
-between them share a step. An optimizer that wraps another shares its step, too. Where `step(closure)` computes the
-gradients itself, the step opens after the first evaluation, when the weights are still those before it.
+A training step may involve several optimizers: those that step without a forward or backward pass in between share a
+step, and so do an optimizer and its wrapper. If `step(closure)` computes the gradients, the step opens after the first
+evaluation of the closure, when the weights have not moved yet.
 
-An optimizer that holds none of the model's parameters makes steps of other models. But as long as none that does has
-made one, its steps count if they were meant for this model, which does not move then.
+Optimizers that hold none of the model's parameters belong to other models. But until an optimizer of the model has made
+a step, their steps count if they were meant for this model (see `_is_misdirected`).
 """
 
 import sys
@@ -19,21 +19,28 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.laws.prediction import held_by
-from gatdiag.recorder.backward import BackwardCounter, in_backward_pass
+from gatdiag.recorder.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.guard import Guard
 
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
 
-_INSIDE = (
-    "the optimizer steps inside the backward pass, so that gradients never exist together, and nothing is recorded of "
-    "these steps; where gradients are there, call recorder.step() before the weights move"
+_IN_BACKWARD = (
+    "the optimizer steps inside the backward pass, where the gradients never all exist at the same time, so these steps "
+    "are not recorded; to record a step, call recorder.step() when all gradients exist and before the weights are updated"
 )
 
 
 class OptimizerHooks:
-    """The steps of the optimizers that hold parameters of a model."""
+    """Reports the steps of the optimizers that hold parameters of a model.
+
+    Args:
+        parameters: Returns the parameters of the model.
+        recorder: Is told of each step.
+        guard: Contains failures.
+        optimizers: The only optimizers whose steps count; None: all that hold parameters of the model.
+    """
 
     def __init__(
         self,
@@ -44,96 +51,99 @@ class OptimizerHooks:
     ) -> None:
         self._parameters, self._recorder, self._guard = parameters, recorder, guard
         self._only = optimizers
-        self._members: list[Optimizer] | None = None  # of the step that is open
-        self._running: list[int] = []  # optimizers at work; one whose class calls its parent's step is here twice
-        self._alone: Optimizer | None = None  # the one that made the last step, which was complete with it
-        self._passing: Optimizer | None = None  # the same while it makes one that is only counted
-        self._evaluating = False
+        self._members: list[Optimizer] | None = None  # of the open step
+        self._running: list[int] = []  # ids; twice if the optimizer's class calls its parent's step
+        self._last: Optimizer | None = None  # made the whole last step
+        self._skipping: Optimizer | None = None  # the same while it makes a step that is only counted
+        self._is_in_closure = False
         self._counter = BackwardCounter()
-        self._backward_passes: int | None = None  # how many there had been when the open step had to stay open
-        self._own: dict[int, nn.Parameter] = {}  # the parameters as they were last listed
-        self.stepped_inside = False  # a backward pass
-        self._saw_own = False  # whether an optimizer that holds some of the parameters has made a step
+        self._backward_passes: int | None = None  # their number when an optimizer left the step open
+        self._model_parameters: dict[int, nn.Parameter] = {}  # as of the last `refresh`
+        self.stepped_in_backward = False
+        self._saw_model_optimizer = False  # an optimizer that counts has made a step
         self._handles: list[Any] = []
 
     @property
     def is_open(self) -> bool:
-        """True if a step has begun and is not over."""
-        return self._members is not None or self._passing is not None
+        """True during a step."""
+        return self._members is not None or self._skipping is not None
 
     def attach(self) -> None:
-        """Start listening."""
+        """Register the hooks."""
         self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
+            register_optimizer_step_pre_hook(self._pre_hook),
+            register_optimizer_step_post_hook(self._post_hook),
         ]
 
-    def remove(self) -> None:
-        """Stop listening."""
+    def detach(self) -> None:
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def forward_begins(self) -> None:
-        """A forward pass begins: unless an optimizer asked for it, the step that was open is over."""
-        if not self._evaluating:
+    def on_forward_start(self) -> None:
+        """Called before a forward pass: unless a closure runs it, it ends the open step."""
+        if not self._is_in_closure:
             self._running = []
             self.close()
 
     def open(self, optimizer: Optimizer | None = None) -> None:
-        """A step is about to be made, by an optimizer or by something that is not one of torch's."""
-        self._alone = self._passing = None  # where this is part of it, it is not like the last one
-        if len(self._running) < 2 and self._is_another(optimizer):
+        """Open a step, or add an optimizer to the open one; None: an optimizer that is not one of torch's."""
+        self._last = self._skipping = None
+        if len(self._running) < 2 and self._starts_new_step(optimizer):
             self.close()
         if self._members is None:
             self._members = [] if optimizer is None else [optimizer]
             self._recorder.on_step(self._members)
         elif optimizer is not None and optimizer not in self._members:
             self._members.append(optimizer)
-            self._recorder.on_joined(optimizer)
+            self._recorder.on_optimizer_joined(optimizer)
 
     def close(self) -> None:
-        """The open step is over."""
-        if self._passing is not None:
-            self._passing = None
-            self._recorder.on_passed()
+        """Close the open step, if there is one."""
+        if self._skipping is not None:
+            self._skipping = None
+            self._recorder.on_step_skipped()
         elif self._members is not None:
-            self._recorder.on_done()
+            self._recorder.on_step_end()
             self._members = self._backward_passes = None
 
     def refresh(self) -> None:
-        """The model has other parameters than before."""
-        self._own = {id(parameter): parameter for parameter in self._parameters()}
+        """List the model's parameters again."""
+        self._model_parameters = {id(parameter): parameter for parameter in self._parameters()}
 
-    def holds_own(self, optimizer: Optimizer) -> bool:
-        """True if it holds any of the model's parameters."""
+    def holds_model_parameters(self, optimizer: Optimizer) -> bool:
+        """True if the optimizer holds any of the model's parameters."""
         if self._holds(optimizer):
             return True
-        self.refresh()  # there may be new ones
+        self.refresh()  # some may be new
         return self._holds(optimizer)
 
     def _holds(self, optimizer: Optimizer) -> bool:
-        return any(id(held) in self._own for group in optimizer.param_groups for held in group["params"])
+        return any(id(held) in self._model_parameters for group in optimizer.param_groups for held in group["params"])
 
-    def _is_another(self, optimizer: Optimizer | None) -> bool:
-        """True if what is about to be made is not part of the open step."""
+    def _starts_new_step(self, optimizer: Optimizer | None) -> bool:
+        """True if this optimizer cannot be part of the open step."""
         if self._members is None:
             return False
         if optimizer is None or optimizer in self._members:
             return True
-        counted = self._backward_passes
-        return counted is not None and self._counter.count() > counted + 1
+        before = self._backward_passes
+        return before is not None and self._counter.count() > before + 1
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if optimizer is self._passing or self._passes(optimizer, args, kwargs):
+    def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if optimizer is self._skipping or self._can_skip(optimizer, args, kwargs):
             self._running.append(id(optimizer))
             return None
         return self._begin(optimizer, args, kwargs)
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        counts = self.holds_own(optimizer) if self._only is None else any(optimizer is one for one in self._only)
-        self._saw_own |= counts
-        if (self._saw_own and not counts) or _is_skipped(optimizer) or self._is_inside(counts):
+        if self._only is None:
+            counts = self.holds_model_parameters(optimizer)
+        else:
+            counts = any(optimizer is one for one in self._only)
+        self._saw_model_optimizer |= counts
+        if (self._saw_model_optimizer and not counts) or _found_inf(optimizer) or self._is_in_backward(counts):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure) or isinstance(closure, nn.Module):
@@ -142,66 +152,66 @@ class OptimizerHooks:
                 self.open(optimizer)
             return None
         if not self._running and optimizer in (self._members or ()):
-            self.close()  # before the closure computes what belongs to the next one
+            self.close()  # now, because what the closure computes belongs to the next step
         self._running.append(id(optimizer))
-        watched = self._watched(closure, optimizer, counts)
+        wrapped = self._wrap_closure(closure, optimizer, counts)
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
+            return args, {**kwargs, "closure": wrapped}
+        return (args[0], wrapped, *args[2:]), kwargs
 
-    def _watched(self, closure: Callable[..., Any], optimizer: Optimizer, counts: bool) -> Callable[..., Any]:
-        """The closure, after whose first evaluation the step opens."""
-        opened = False
+    def _wrap_closure(self, closure: Callable[..., Any], optimizer: Optimizer, counts: bool) -> Callable[..., Any]:
+        """A closure that opens the step after its first evaluation."""
+        has_opened = False
 
-        def evaluated(*inner: Any, **named: Any) -> Any:
-            nonlocal opened
-            outer, self._evaluating = self._evaluating, True
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal has_opened
+            outer, self._is_in_closure = self._is_in_closure, True
             try:
-                loss = closure(*inner, **named)
-            except BaseException:  # after which torch calls no hook
+                loss = closure(*args, **kwargs)
+            except BaseException:  # torch does not call the post hook then
                 self._running = []
                 raise
             finally:
-                self._evaluating = outer
-            if not opened and (counts or self._is_misdirected(optimizer)):
-                opened = True
+                self._is_in_closure = outer
+            if not has_opened and (counts or self._is_misdirected(optimizer)):
+                has_opened = True
                 self.open(optimizer)
                 self._recorder.on_loss(loss)
             return loss
 
-        return evaluated
+        return wrapped
 
-    def _passes(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
-        """True if this is a step like the last one, and is only to be counted."""
-        if optimizer is not self._alone or self._members is not None or len(args) > 1 or kwargs:
+    def _can_skip(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
+        """True if this step is like the last one and need only be counted."""
+        if optimizer is not self._last or self._members is not None or len(args) > 1 or kwargs:
             return False
-        if in_backward_pass() or _is_skipped(optimizer) or not self._recorder.may_pass():
+        if is_in_backward_pass() or _found_inf(optimizer) or not self._recorder.can_skip_step():
             return False
-        self._passing = optimizer
+        self._skipping = optimizer
         return True
 
-    def _is_inside(self, counts: bool) -> bool:
-        """True inside a backward pass, which is said of an optimizer that counts."""
-        if in_backward_pass() and counts:
-            self.stepped_inside = True
-            self._guard.warn("gradients", _INSIDE)
-        return in_backward_pass()
+    def _is_in_backward(self, counts: bool) -> bool:
+        """True inside a backward pass, with a warning if the optimizer counts."""
+        if is_in_backward_pass() and counts:
+            self.stepped_in_backward = True
+            self._guard.warn("gradients", _IN_BACKWARD)
+        return is_in_backward_pass()
 
-    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _post_hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
-        if optimizer is self._passing:
+        if optimizer is self._skipping:
             if id(optimizer) not in self._running:
                 self.close()
         elif self._members is None:
             return
         elif not self._running and self._is_complete():
-            self._alone = optimizer if len(self._members) == 1 else None
+            self._last = optimizer if len(self._members) == 1 else None
             self.close()
         else:
             self._backward_passes = self._counter.count()
-            self._recorder.await_training()
+            self._recorder.go_idle()
 
     def _is_complete(self) -> bool:
         """True if every parameter with a gradient is held by an optimizer that has made its step."""
@@ -209,24 +219,24 @@ class OptimizerHooks:
         if self._only is not None and len(members) < len(self._only):
             return False
         held = held_by(*members)
-        return all(key in held or parameter.grad is None for key, parameter in self._own.items())
+        return all(key in held or parameter.grad is None for key, parameter in self._model_parameters.items())
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
-        """True if training passes of the model come before this step, and its optimizer's parameters have no gradient.
+        """True if the step follows a training pass of this model, and the optimizer's own parameters have no gradient.
 
         The optimizer of another network that is trained beside this one, such as a critic, has gradients of its own.
         """
-        return bool(self._guard("steps of optimizers of other parameters", self._has_no_news, optimizer))
+        return bool(self._guard("steps of optimizers of other parameters", self._lacks_gradients, optimizer))
 
-    def _has_no_news(self, optimizer: Optimizer) -> bool:
-        if not self._recorder.is_ahead or all(parameter.grad is None for parameter in self._parameters()):
+    def _lacks_gradients(self, optimizer: Optimizer) -> bool:
+        if not self._recorder.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
         return not any(bool(gradient.any()) for gradient in gradients)
 
 
-def _is_skipped(optimizer: Optimizer) -> bool:
-    """True if a fused optimizer will not move the weights, because a gradient scaler found an infinity."""
+def _found_inf(optimizer: Optimizer) -> bool:
+    """True if a fused optimizer will not update the weights because the gradient scaler found an infinity."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
@@ -234,22 +244,22 @@ def _is_skipped(optimizer: Optimizer) -> bool:
 # --- gradient scalers -------------------------------------------------------------------------------------------------
 
 
-def calling_scaler() -> GradScaler | None:
-    """The gradient scaler whose `step` calls the optimizer from which this is called: it leaves no other trace."""
+def find_calling_scaler() -> GradScaler | None:
+    """The gradient scaler whose `step` is on the call stack; nothing else links it to the optimizer."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not GradScaler.step.__code__:
         frame = frame.f_back
     return None if frame is None else frame.f_locals["self"]
 
 
-def unscale_of_parameters(optimizers: Sequence[Optimizer]) -> Tensor | None:
-    """Factor that undoes the scaling of gradients as a fused optimizer finds them: it unscales them inside its step."""
+def parameter_unscale(optimizers: Sequence[Optimizer]) -> Tensor | None:
+    """Factor that unscales the gradients given to a fused optimizer, which unscales them inside its step; or None."""
     scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
     return 1.0 / scales[0].double() if scales else None
 
 
-def unscale_of_outputs(scaler: Any) -> Tensor | float | None:
-    """Factor that does so for gradients of layer outputs; a tensor where that spares waiting for the device."""
+def output_unscale(scaler: Any) -> Tensor | float | None:
+    """Factor that unscales gradients of layer outputs, or None; a tensor if that avoids waiting for the device."""
     if scaler is None or not scaler.is_enabled():
         return None
     scale = getattr(scaler, "_scale", None)

@@ -82,13 +82,13 @@ class TrainerMetrics:
         return read is None or read.data_ptr() != value.data_ptr()
 
 
-def training_loss(names: Iterable[str]) -> str | None:
+def find_training_loss(names: Iterable[str]) -> str | None:
     """Which of the logged values is the loss of training; None if that is not clear.
 
     Example:
-        >>> training_loss(["val_loss", "train_loss", "train_kl_loss", "accuracy"])
+        >>> find_training_loss(["val_loss", "train_loss", "train_kl_loss", "accuracy"])
         'train_loss'
-        >>> training_loss(["train/loss"]), training_loss(["ce_loss", "val_loss"]), training_loss(["g_loss", "d_loss"])
+        >>> find_training_loss(["train/loss"]), find_training_loss(["ce_loss", "val_loss"]), find_training_loss(["g_loss", "d_loss"])
         ('train/loss', 'ce_loss', None)
     """
     losses = [name for name in names if _LOSS.fullmatch(name)]

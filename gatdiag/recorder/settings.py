@@ -101,7 +101,7 @@ def _group_of(column: str) -> Group:
     )
 
 
-def layer_filter(include: Patterns = None, exclude: Patterns = None) -> Callable[[str], bool]:
+def make_layer_filter(include: Patterns = None, exclude: Patterns = None) -> Callable[[str], bool]:
     """Layer name -> whether it is recorded."""
     wanted, unwanted = _patterns(include, "include"), _patterns(exclude, "exclude")
 
@@ -119,7 +119,7 @@ def _patterns(patterns: Patterns, what: str) -> list[str]:
     return listed
 
 
-def best_scalar(best: str) -> tuple[str, bool]:
+def parse_best(best: str) -> tuple[str, bool]:
     """The scalar that `best=` names, and whether larger values are better."""
     if not isinstance(best, str) or not best.removeprefix("max:").removeprefix("min:"):
         raise InputError(f'best= expects the name of a logged scalar, such as "val_accuracy", got {best!r}')
@@ -129,7 +129,7 @@ def best_scalar(best: str) -> tuple[str, bool]:
     return best, not any(word in best.lower() for word in _SMALLER_IS_BETTER)
 
 
-def listed_optimizers(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
+def as_optimizer_list(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
     """The optimizers that `optimizer=` names."""
     if optimizer is None:
         return None
@@ -167,7 +167,7 @@ class Settings:
     optimizers: list[Optimizer] | None = None
     scaler: Any = None
     best: tuple[str, bool] | None = None
-    keeps: Callable[[str], bool] = field(default_factory=layer_filter)
+    keeps: Callable[[str], bool] = field(default_factory=make_layer_filter)
     name: str | None = None
     overwrite: bool = False
     resume: bool | int = False

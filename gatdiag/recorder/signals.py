@@ -27,7 +27,7 @@ from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.backlog import Sample
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import is_rough
+from gatdiag.recorder.layers import is_low_precision
 
 _CHOSEN: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})
 _EVERY: Final = 50
@@ -44,7 +44,7 @@ class Signals:
     def __init__(self, model: nn.Module, guard: Guard) -> None:
         self._model, self._guard = model, guard
         self._names = _argument_names(model)
-        self.is_chosen = self.is_close = True
+        self.is_inspected = self.measures_overshoot = True
         self.recorded: Sequence[Tensor] = ()
         self._step = 0  # counted here, for a run that is resumed has others
         self._looks = 0  # steps of these that were looked at
@@ -94,10 +94,14 @@ class Signals:
             return
         if not self._graph:
             self._walk(o, [x for _, x in given])
-        if self.is_chosen and (found := criterion.output_statistics(o)):
+        if self.is_inspected and (found := criterion.output_statistics(o)):
             self._output = {**found, "last_operation": criterion.last_operation(o)}
             self._has_changed = True
-        if o.requires_grad and not o.is_leaf and (self.is_chosen or self.is_close or self._awaits_backward):
+        if (
+            o.requires_grad
+            and not o.is_leaf
+            and (self.is_inspected or self.measures_overshoot or self._awaits_backward)
+        ):
             kept, step = o.detach(), self._step
 
             def backward(gradient: Tensor) -> None:
@@ -137,7 +141,7 @@ class Signals:
             "has_graph": o.grad_fn is not None,
             "unreached": unreached,
             "foreign_leaves": 0,
-            "is_rough": is_rough(o),
+            "is_rough": is_low_precision(o),
         }
         self._has_changed = True
 
@@ -153,12 +157,12 @@ class Signals:
             if self._live is not None:
                 self._is_same &= live.shape == self._live.shape and bool((live == self._live).all())
             self._live = live
-            if self.is_chosen:
+            if self.is_inspected:
                 name, misfit, labels = criterion.criterion(o, gradient)
                 self._criteria.append(name)
                 self._output |= {"criterion_misfit": misfit} if name else {}
                 if not name and "implied_mse" not in self._implied:
-                    self._implied = criterion.implied_targets(o, gradient) | {"implied_step": self._step}
+                    self._implied = criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
                 if labels is not None and (self._labels is None or len(labels) == len(self._labels)):
                     self._labels = labels if self._labels is None else self._labels + labels
                 self._has_changed = True
@@ -186,12 +190,12 @@ class Signals:
 
     def after_step(self, *, is_recorded: bool) -> None:
         """The weights have moved. What was seen before a step that is not recorded is not compared with what comes."""
-        self._was_close = self._awaits_backward = is_recorded and self.is_close
+        self._was_close = self._awaits_backward = is_recorded and self.measures_overshoot
         self._step += 1
         if is_recorded:
             self._looks += 1
-            self.is_chosen = self._looks in _CHOSEN or self._looks % _EVERY == 0
-            self.is_close = self._looks < _CLOSELY or self._looks % _THEN == 0
+            self.is_inspected = self._looks in _CHOSEN or self._looks % _EVERY == 0
+            self.measures_overshoot = self._looks < _CLOSELY or self._looks % _THEN == 0
         else:
             self._same = []
 

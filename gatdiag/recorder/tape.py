@@ -14,7 +14,7 @@ import torch
 from torch import _C, Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.recorder.backward import in_backward_pass
+from gatdiag.recorder.backward import is_in_backward_pass
 from gatdiag.structure.program import Key, Program, Slot, Step, build_program, replace_tensors, tensors_in
 
 _MOST_STEPS = 10_000
@@ -65,12 +65,12 @@ class Tape(TorchFunctionMode):
         self._count = 0
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         """True if it follows nothing any more, and can be taken off."""
         return self._has_ended and not self._is_answering
 
     @property
-    def is_rolling(self) -> bool:
+    def is_following(self) -> bool:
         """True if training is being followed."""
         return self._is_rolling and not self._has_ended
 
@@ -78,7 +78,7 @@ class Tape(TorchFunctionMode):
         """End it; returns what leads to values of which nothing was made, if no loss was seen."""
         self._pause()
         program: Program | None = None
-        if self.is_rolling:
+        if self.is_following:
             used = frozenset[Key]().union(*(step.needs for step in self._steps))
             ends = [known.tensor for known in self._known.values() if known.number not in used]
             program = self._contained(self._program, ends)
@@ -109,7 +109,7 @@ class Tape(TorchFunctionMode):
         if any(running is module for running in self._running):
             while self._running.pop() is not module:
                 pass
-            if self.is_rolling and not self._running:
+            if self.is_following and not self._running:
                 self._contained(self._leave, module, args, kwargs, output)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
@@ -126,7 +126,7 @@ class Tape(TorchFunctionMode):
 
     def _begins_with(self, module: nn.Module) -> bool:
         """True if training calls this part of the model by itself: then the tape rolls from now on."""
-        is_training = self._model.training and torch.is_grad_enabled() and not in_backward_pass()
+        is_training = self._model.training and torch.is_grad_enabled() and not is_in_backward_pass()
         if id(module) not in self._paths or not is_training or _C._get_tracing_state() is not None:
             return False
         self.called[self._paths[id(module)]] = None
@@ -187,7 +187,7 @@ class Tape(TorchFunctionMode):
         others = [mode for mode in active if not any(mode is later for later in self._above)]
         if others:
             self._give_up(f"{type(others[0]).__name__} is active around training")
-        elif self.is_rolling:
+        elif self.is_following:
             _put(active, [self, *active])
 
     def _pause(self) -> None:

@@ -47,7 +47,7 @@ class Writer:
             if resume is False:
                 self._store = Store.create(folder, about, overwrite=overwrite)
             else:
-                meta.refuse_another_model(load(folder).meta["structure"], layers)
+                meta.check_same_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
         except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
@@ -74,17 +74,17 @@ class Writer:
     def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
         """Say that an optimizer makes its first step."""
         known = self._store.meta["optimizers"]
-        listed = meta.joined(known, meta.of_optimizer(optimizer, names, step))
+        listed = meta.merge_optimizer(known, meta.describe_optimizer(optimizer, names, step))
         if listed != known and len(listed) <= _MOST_OPTIMIZERS:
             self._store.update_meta(optimizers=listed)
 
     def begin(self, plan: RecordingPlan) -> bool:
         """Say what is recorded."""
         if self._resumed:
-            meta.refuse_another_model(self._store.meta["structure"], plan.layers)
+            meta.check_same_model(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
-            structure=meta.of_structure(plan.layers, plan.structure.order),
-            laws=meta.of_laws(plan.recorded_laws, plan.excluded, plan.error),
+            structure=meta.describe_structure(plan.layers, plan.structure.order),
+            laws=meta.describe_laws(plan.recorded_laws, plan.excluded, plan.error),
         )
         self._layers = tuple(layer.name for layer in plan.layers)
         self._parameters = plan.parameters
@@ -102,7 +102,7 @@ class Writer:
         """Write the parameters as they are."""
         self._store.save_snapshot(name, weights.arrays())
 
-    def offer_best(self, scalar: str, larger: bool, value: float, step: int, weights: Weights) -> None:
+    def update_best(self, scalar: str, larger: bool, value: float, step: int, weights: Weights) -> None:
         """Keep the parameters if the scalar is better than it ever was."""
         if np.isnan(value) or (self._best is not None and (value <= self._best if larger else value >= self._best)):
             return
@@ -151,7 +151,7 @@ class Writer:
             self._append(table, columns)
         self.saw_layers |= "layers" in tables
         complete = sorted(step for step in self._rows if step < before)
-        rows = _on_host([self._rows.pop(step) for step in complete])
+        rows = _to_host([self._rows.pop(step) for step in complete])
         for row in rows:
             self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
         if rows:
@@ -162,7 +162,7 @@ class Writer:
         with suppress(OSError):  # of which the next rows tell
             self._store.flush()
         waiting = [dict(self._rows[step]) for step in sorted(self._rows) if step < before]
-        return Run(self._store.folder, _on_host(waiting))
+        return Run(self._store.folder, _to_host(waiting))
 
     def _append(self, table: Any, columns: Any) -> None:
         self._guard("rows that could not be written", self._store.append, table, columns)
@@ -190,7 +190,7 @@ class Writer:
             self._guard("rows that could not be written", self._store.close)
 
 
-def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _to_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with numbers for tensors; those of one device cross together."""
     away: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
     for at, row in enumerate(rows):

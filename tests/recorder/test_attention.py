@@ -156,9 +156,9 @@ class Own(gnn.TransformerConv):
                 x, torch.sparse_coo_tensor(edges, torch.ones(edges.shape[1]), (NODES, NODES)).coalesce()
             ),
             WIDTH,
-            "its coefficients were not seen",
+            "its coefficients could not be read",
         ),
-        (Own(WIDTH, WIDTH), None, WIDTH, "Own computes its coefficients in its own way"),
+        (Own(WIDTH, WIDTH), None, WIDTH, "Own overrides how its coefficients are computed"),
     ],
 )
 def test_where_none_can_be_read_a_note_says_why(tmp_path, layer, call, width, note):

@@ -43,7 +43,7 @@ def measured(monkeypatch):
 def test_steps_measured_together_have_the_values_of_steps_measured_alone(tmp_path, monkeypatch, slow_clock, measured):
     runs = []
     for most in (1, 3, 64):
-        monkeypatch.setattr(backlog, "_MOST", most)
+        monkeypatch.setattr(backlog, "_MAX_SAMPLES", most)
         for number, optimizer in enumerate((ADAM, MOMENTUM)):
             runs.append(train(tmp_path / f"{most} {number}", steps=12, metrics="standard", **ALONE, **optimizer).run)
     assert set(measured) >= {1, 3, 12}
@@ -74,7 +74,7 @@ def test_samples_take_little_memory_and_large_ones_are_not_held(tmp_path, monkey
     size = 3 * 4 * sum(parameter.numel() for parameter in Gat().parameters())
     for most, together in ((4 * size, 4), (size // 2, 1)):
         measured.clear()
-        monkeypatch.setattr(backlog, "_MOST_BYTES", most)
+        monkeypatch.setattr(backlog, "_MAX_BYTES", most)
         train(tmp_path / str(together), steps=8, metrics=["norm", "update_ratio"], **ALONE)
         assert [count for count in measured if count] == [together] * (8 // together)
 
@@ -133,8 +133,8 @@ def test_a_parameter_of_another_shape_costs_no_step_that_waits(tmp_path, slow_cl
 
 
 def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatch, slow_clock):
-    monkeypatch.setattr(backlog, "_MOST", 4)
-    measure, calls = backlog.measured, []
+    monkeypatch.setattr(backlog, "_MAX_SAMPLES", 4)
+    measure, calls = backlog.build_columns, []
 
     def interrupted(*args):
         calls.append(args)
@@ -142,7 +142,7 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
             raise KeyboardInterrupt
         return measure(*args)
 
-    monkeypatch.setattr(backlog, "measured", interrupted)
+    monkeypatch.setattr(backlog, "build_columns", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model, data = Gat(), graph()
         optimizer = sgd(model)
@@ -204,9 +204,9 @@ def test_layers_have_rows_where_anything_of_them_was_measured(tmp_path):
 
 
 def test_tensors_in_a_row_become_numbers():
-    from gatdiag.recorder.writer import _on_host
+    from gatdiag.recorder.writer import _to_host
 
-    rows = _on_host([{"step": 0, "loss": torch.tensor(0.5)}, {"step": 1, "loss": 0.25, "rate": torch.tensor([2.0])}])
+    rows = _to_host([{"step": 0, "loss": torch.tensor(0.5)}, {"step": 1, "loss": 0.25, "rate": torch.tensor([2.0])}])
     assert rows == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.25, "rate": 2.0}]
     assert all(type(value) in (int, float) for row in rows for value in row.values())
 

@@ -138,7 +138,7 @@ def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
 
 def test_targets_of_a_mean_squared_error_are_found_again():
     y = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = criterion.implied_targets(OUT, gradient(OUT, lambda o: F.mse_loss(o[MASK], y[MASK])))
+    found = criterion.implied_target_statistics(OUT, gradient(OUT, lambda o: F.mse_loss(o[MASK], y[MASK])))
     kept = y[MASK]
     variance = sum(float((kept[:, k] - kept[:, k].mean()).square().sum()) for k in range(3)) / kept.numel()
     assert found["implied_variance"] == pytest.approx(variance)

@@ -70,7 +70,7 @@ def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_p
         ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
         ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "ranks", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
-        ("gatdiag.recorder.attention", "spread", "attention_entropy", ("norm", "mu", "c")),
+        ("gatdiag.recorder.attention", "measure", "attention_entropy", ("norm", "mu", "c")),
         ("gatdiag.recorder.backward", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, m
 
     assert not messages
     assert len(trained.run.neurons) > 0
-    assert capsys.readouterr().err == f"gatdiag: looking for conservation laws (0 s so far, {bound})\n"
+    assert capsys.readouterr().err == f"gatdiag: searching for conservation laws (0 s so far, {bound})\n"
 
 
 def test_laws_are_not_looked_for_where_there_is_no_time_for_it(tmp_path, monkeypatch):

@@ -342,8 +342,8 @@ def test_of_a_layer_that_returns_a_dict_the_part_that_is_recorded_is_named_once(
             optimizer.zero_grad()
     run = gatdiag.load(tmp_path / "run")
     assert run.layers[run.layers.layer == "0"].output_norm.tolist() == pytest.approx(norms, rel=1e-5)
-    notes = [note for note in run.meta["notes"] if "is recorded for" in note]
-    assert notes == ["0 returns 'author', 'paper': its output is recorded for 'author' alone"]
+    notes = [note for note in run.meta["notes"] if "is recorded as" in note]
+    assert notes == ["0 returns 'author', 'paper'; only 'author' is recorded as its output"]
 
 
 def test_the_first_floating_tensor_of_an_output():

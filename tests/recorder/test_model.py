@@ -59,7 +59,8 @@ def wider(model):
 @pytest.mark.parametrize("replace", [assigned, exchanged, wider])
 def test_replaced_parameters_end_the_recording_of_the_model(tmp_path, replace):
     model = Gat()
-    with pytest.warns(RecordingWarning, match=r"from step 2 on, since convs\.\d\..* was replaced; watch it anew$"):
+    message = r"before step 2 because convs\.\d\..* was replaced; call gatdiag.watch again$"
+    with pytest.warns(RecordingWarning, match=message):
         run, norms = watched(tmp_path / "run", model, replace)
     assert run.status == "finished"
     assert series(run, "norm").tolist() == pytest.approx(norms[:2], rel=1e-5)
@@ -68,7 +69,7 @@ def test_replaced_parameters_end_the_recording_of_the_model(tmp_path, replace):
 
 def test_parameters_that_are_added_are_named_and_the_others_recorded_on(tmp_path):
     model = Gat()
-    named = r"nothing is recorded of extra\.weight and extra\.bias, added to the model before step 2; watch it anew$"
+    named = r"not recorded: extra\.weight and extra\.bias, added to the model before step 2; call gatdiag.watch again$"
     with pytest.warns(RecordingWarning, match=named) as warned:
         run, norms = watched(tmp_path / "run", model, lambda model: model.add_module("extra", nn.Linear(2, 2)))
     assert len(warned) == 1
@@ -81,7 +82,7 @@ def test_modules_without_parameters_may_come_and_go(tmp_path, recwarn):
 
 
 def test_an_optimizer_of_what_the_model_no_longer_has(tmp_path):
-    with pytest.warns(RecordingWarning, match="that of step 2 moves parameters that the model no longer has"):
+    with pytest.warns(RecordingWarning, match="that of step 2 updates parameters that the model no longer has"):
         run, _ = watched(tmp_path / "run", Gat(), assigned, renews=False)
     assert run.parameters.step.max() == 1
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
-from gatdiag.recorder.optimizers import calling_scaler
+from gatdiag.recorder.optimizers import find_calling_scaler
 from tests.recorder.loops import Gat, gradient_norm, graph, loss_of, sgd, train_step
 
 
@@ -387,7 +387,7 @@ def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
     run = gatdiag.load(tmp_path / "run")
     last = run.layers[run.layers.layer == "convs.2"]
     assert last.output_gradient_norm.tolist() == pytest.approx(gradients[1::2], rel=1e-5)
-    assert len([note for note in run.meta["notes"] if "those of the last are recorded" in note]) == 1
+    assert len([note for note in run.meta["notes"] if "those of the last backward pass are recorded" in note]) == 1
 
 
 def test_optimizers_inside_the_backward_pass_are_warned_of_and_not_recorded(tmp_path):
@@ -575,7 +575,7 @@ def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused, unscales):
 
 
 def test_outside_of_a_scalers_step_there_is_none():
-    assert calling_scaler() is None
+    assert find_calling_scaler() is None
 
 
 def test_float16_without_a_scaler_is_told_once(tmp_path):

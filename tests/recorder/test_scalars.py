@@ -11,7 +11,7 @@ from gatdiag import quantities
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.scalars import flattened, scalar
-from gatdiag.recorder.settings import best_scalar
+from gatdiag.recorder.settings import parse_best
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
 
@@ -50,12 +50,12 @@ def test_anything_else_is_refused(value):
 
 
 def test_which_way_is_better():
-    assert best_scalar("test_f1") == ("test_f1", True)
-    assert best_scalar("Val_Loss") == ("Val_Loss", False)
-    assert best_scalar("min:regret") == ("regret", False)
+    assert parse_best("test_f1") == ("test_f1", True)
+    assert parse_best("Val_Loss") == ("Val_Loss", False)
+    assert parse_best("min:regret") == ("regret", False)
     for wrong in ("", "max:", 3):
         with pytest.raises(InputError, match="best= expects"):
-            best_scalar(wrong)
+            parse_best(wrong)
 
 
 def test_the_best_parameters_are_kept(tmp_path):

@@ -277,7 +277,7 @@ def test_where_training_cannot_be_followed_it_says_what_it_calls(tmp_path):
         with Other():
             return in_a_function(model)
 
-    message = "training calls conv1 and not the model's forward pass.*Other is active around training; call the model"
+    message = "training calls conv1 instead of the model.*Other is active around training; call the model"
     with pytest.warns(RecordingWarning, match=message):
         watched = trained(Net, loss_of, tmp_path / "run")
     assert same(watched, trained(Net, loss_of))

@@ -401,7 +401,7 @@ def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
 
 def test_replaced_parameters_are_noticed_at_once(tmp_path):
     model, data = Gat(), graph()
-    with pytest.warns(RecordingWarning, match="nothing is recorded of the model from step 3 on"):
+    with pytest.warns(RecordingWarning, match="recording of the model stopped before step 3"):
         recorder = gatdiag.watch(model, tmp_path / "run", every=6, law_search_seconds=0)
         optimizer = sgd(model)
         for step in range(9):

@@ -44,7 +44,7 @@ def measured(watched, move=lambda: None):
     sample = backlog.take(0, 0, frozenset(GROUPS), None)
     with torch.no_grad():
         move()
-    backlog.take_moved(sample)
+    backlog.take_weights_after(sample)
     columns = watched.measure([sample], lambda what, function, *given: function(*given), COLUMNS).columns
     return {name: values[0] for name, values in columns.items()}
 
@@ -110,7 +110,7 @@ def test_sparse_gradients():
 def test_what_further_parameters_a_sample_holds_is_not_measured():
     made = parameters()
     watched = Weights({name: made[name] for name in ("weight", "bias")}, [])
-    watched.take_also([made["small"]])
+    watched.add_parameters([made["small"]])
     found = measured(watched)
     assert found["norm"].shape == (2,)
     assert found["norm"][0] == pytest.approx(made["weight"].norm().item())

@@ -18,7 +18,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import as_optimizer_list
-from gatdiag.recorder.signals import leaves
+from gatdiag.recorder.signals import graph_leaves
 from gatdiag.run import Run, load
 from gatdiag.structure.copying import map_tensors, reachable_tensors
 from gatdiag.structure.isolation import preserve_random_state
@@ -202,7 +202,7 @@ def _backward(loss: Tensor, own: dict[int, Tensor]) -> None:
     """Backward pass that gives gradients to copies only, as the loss may depend on other tensors of the user."""
     if not loss.requires_grad:
         return  # the diagnosis reports it
-    if all(id(leaf) in own for leaf in leaves(loss)):
+    if all(id(leaf) in own for leaf in graph_leaves(loss)):
         loss.backward()
     elif inputs := [tensor for tensor in own.values() if tensor.requires_grad and tensor.is_leaf]:
         torch.autograd.backward(loss, inputs=inputs)

@@ -7,7 +7,7 @@ from rich.console import Console
 import gatdiag
 from gatdiag.recorder import Recorder, Status
 from gatdiag.recorder.non_finite import FirstNonFinite
-from gatdiag.watching import ProgressLine, line
+from gatdiag.watching import ProgressLine, format_status
 from tests.recorder.loops import Gat, graph, loss_of, train
 
 
@@ -19,34 +19,36 @@ BROKEN = FirstNonFinite(7, "convs.3", "output gradient", None, "NaN")
 
 
 def test_a_bar_for_each_layer():
-    shown = line(status((7.0, 1.0, 1e-3, 1e-9, 0.0, math.nan, math.inf), loss=0.25, time=3.0, learning_rate=0.1))
+    shown = format_status(
+        status((7.0, 1.0, 1e-3, 1e-9, 0.0, math.nan, math.inf), loss=0.25, time=3.0, learning_rate=0.1)
+    )
     assert shown == "step 12  loss 0.25  gradient/weight by layer ██▅▁·-█"
 
 
 def test_what_is_not_finite_is_marked_once_a_training_broke():
-    assert " ▅!!  NaN since" in line(status((1e-3, math.nan, math.inf), BROKEN))
+    assert " ▅!!  NaN since" in format_status(status((1e-3, math.nan, math.inf), BROKEN))
 
 
 def test_layers_without_a_gradient_hide_none_of_their_neighbors():
-    shown = line(status([math.nan, 1e-3] * 60 + [math.nan] * 6))
+    shown = format_status(status([math.nan, 1e-3] * 60 + [math.nan] * 6))
     assert shown.endswith(f"layer {'▅' * 30}--"), shown
 
 
 def test_the_loss_comes_first_and_there_are_not_too_many_numbers():
-    shown = line(status((), a=1, b=2, c=3, d=4, loss=5))
+    shown = format_status(status((), a=1, b=2, c=3, d=4, loss=5))
     assert shown == "step 12  loss 5  a 1  b 2  c 3"
 
 
 def test_many_layers_fit_and_stuck_ones_show():
     norms = [1e-2] * 512
     norms[300] = 0.0
-    shown = line(status(norms))
+    shown = format_status(status(norms))
     assert len(shown) < 100
     assert shown.count("·") == 1
 
 
 def test_the_first_nan_is_named():
-    assert line(status((), BROKEN)).endswith("NaN since step 7 in the output gradient of convs.3")
+    assert format_status(status((), BROKEN)).endswith("NaN since step 7 in the output gradient of convs.3")
 
 
 def test_it_shows_on_a_terminal_and_ends_with_the_recording():
@@ -96,12 +98,12 @@ def test_the_first_steps_show_the_weights_and_not_the_biases_of_zero(tmp_path):
     assert [status.relative_gradient_norms[0] for status in seen[:-1]] == [values[status.step] for status in seen[:-1]]
     assert all(math.isfinite(status.relative_gradient_norms[0]) for status in seen[:-1])
     assert seen[0].relative_gradient_norms[1] == 0
-    assert line(seen[0]).split()[-1][1] == "·"
-    assert "!" not in line(seen[0])
+    assert format_status(seen[0]).split()[-1][1] == "·"
+    assert "!" not in format_status(seen[0])
 
 
 def test_a_line_that_fails_is_told_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gatdiag.watching.line", lambda status: 1 / 0)
+    monkeypatch.setattr("gatdiag.watching.format_status", lambda status: 1 / 0)
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=120))
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,19 +1,19 @@
-"""Recorder: a training loop -> a run, without changing anything about the training.
+"""Recorder: a training loop -> a run, without changing the training.
 
-One value of mu: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Backlog` (until it is measured
-together with those of other steps) -> `Writer` -> the store.
+A value of mu takes this way: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Backlog` (until
+several steps are measured together) -> `Writer` -> the store.
 
-- `recorder`: the recorder itself, which brings the others together; `settings`: the arguments of `watch`
-- `layers`: modules that run -> rows of `layers`, with `attention`
-- `optimizers`: notices the steps of optimizers; `backward`: backward passes; `schedule`: which steps are recorded
-- `backlog`: copies of weights and gradients at a step, which wait to be measured together
+- `recorder`: brings all parts together; `settings`: the arguments of `watch`
+- `layers`: modules -> rows of `layers`, with `attention`
+- `optimizers`: notices optimizer steps; `backward`: backward passes; `schedule`: which steps are recorded
+- `backlog`: copies of the weights and gradients of steps, which wait to be measured together
 - `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`
-- `model`: the plan of the recording, made at the first training forward; `tape`: the same where training calls parts of
-  a model and not its forward pass; `criterion`: the loss, from gradients
+- `model`: the recording plan, made at the first training forward pass; `tape`: traces training that calls parts of a
+  model instead of the model
+- `signals`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient
 - `scalars`: logged values; `meta`: the contents of meta.json
-- `writer`: rows -> the run folder; `non_finite`: the first NaN
-- `signals`: what is seen besides
-- `guard`: contains what fails; `alarm`: says what is wrong with the training
+- `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
+- `guard`: turns exceptions into warnings; `alarm`: warns of training errors
 """
 
 from importlib import import_module
@@ -53,7 +53,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:  # what measures weights alone pays for nothing else here
+def __getattr__(name: str) -> Any:  # lazily, so that `weights` can be imported without the rest
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'gatdiag.recorder' has no attribute {name!r}")

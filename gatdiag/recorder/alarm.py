@@ -1,4 +1,4 @@
-"""Warns of training errors while the training runs: once for each error that `gatdiag.diagnosis` finds with certainty."""
+"""Warns of errors while the training runs, once for each error that `gatdiag.diagnosis` finds with certainty."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol

@@ -54,7 +54,7 @@ _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("la
 _GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks
 _COMPILE_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 _SEVERAL_BACKWARD_PASSES = (
-    "gradients of layer outputs: several backward passes went through one forward pass; only those of the last backward "
+    "gradients of layer outputs: several backward passes went through one forward pass; those of the last backward "
     "pass are recorded, while gradients of parameters are the sum over all of them"
 )
 

@@ -22,8 +22,8 @@ from gatdiag.structure import Layer
 _DESCRIBED = ("name", "table", "label", "unit", "equation", "paper", "high", "low")
 
 
-def of_model(model: nn.Module) -> dict[str, str]:
-    """Class, device and number type."""
+def describe_model(model: nn.Module) -> dict[str, str]:
+    """Class, device and dtype."""
     first = next(iter(model.parameters()), None)
     return {
         "model": type(model).__name__,
@@ -32,8 +32,8 @@ def of_model(model: nn.Module) -> dict[str, str]:
     }
 
 
-def fixed(selection: Selection) -> dict[str, Any]:
-    """Entries that do not depend on the model: the recorded quantities, and the versions of what records them."""
+def describe_recording(selection: Selection) -> dict[str, Any]:
+    """The recorded quantities, and the versions of the software."""
     recorded = (quantity for quantity in QUANTITIES if quantity.group in selection.every)
     quantities = [
         {key: text for key, text in asdict(quantity).items() if key in _DESCRIBED}
@@ -44,26 +44,30 @@ def fixed(selection: Selection) -> dict[str, Any]:
         "gatdiag": gatdiag.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_geometric": _installed("torch_geometric"),
+        "torch_geometric": _installed_version("torch_geometric"),
         "numpy": np.__version__,
         "platform": platform.platform(),
     }
     return {"quantities": quantities, "versions": versions}
 
 
-def of_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
-    """The layers that are recorded, with their parameters."""
+def describe_structure(layers: Iterable[Layer], order: str) -> dict[str, Any]:
+    """The recorded layers with their parameters."""
     return {"order": order, "layers": [asdict(layer) for layer in layers]}
 
 
 def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> None:
-    """A run that is resumed is of one model; more layers may be recorded than before."""
+    """Check that a run can be resumed with these layers, which may be more than before.
+
+    Raises:
+        InputError: A recorded layer is missing, or a parameter has another shape.
+    """
     names = {layer.name for layer in layers}
     missing = [layer["name"] for layer in recorded["layers"] if layer["name"] not in names]
     if names and missing:
         raise InputError(
-            f"The run that is resumed is of another model, or include= and exclude= were others: it has the layer "
-            f"{missing[0]}, and this one has not; give another folder, or overwrite=True"
+            f"The run to resume is of another model, or was recorded with another include= or exclude=: it has the "
+            f"layer {missing[0]}, which is not recorded now; use another folder, or overwrite=True"
         )
     infos = [info for layer in recorded["layers"] for info in layer["parameters"]]
     shapes = {info["name"]: tuple(info["shape"]) for info in infos if "shape" in info}
@@ -71,13 +75,13 @@ def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> No
         for info in layer.parameters:
             if shapes.get(info.name, info.shape) != info.shape:
                 raise InputError(
-                    f"The run that is resumed is of another model: {info.name} had shape {shapes[info.name]} and has "
-                    f"{info.shape}; give another folder"
+                    f"The run to resume is of another model: expected {info.name} of shape {shapes[info.name]}, got "
+                    f"{info.shape}; use another folder"
                 )
 
 
-def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | None) -> dict[str, Any]:
-    """The laws that are recorded, in the order of their positions in the table `neurons`."""
+def describe_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | None) -> dict[str, Any]:
+    """The recorded laws, in the order of the table `neurons`."""
     return {
         "found": pack(found),
         "excluded": [asdict(exclusion) for exclusion in excluded],
@@ -85,11 +89,17 @@ def of_laws(found: Iterable[Law], excluded: Iterable[Exclusion], error: str | No
     }
 
 
-def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
-    """Class and settings of an optimizer, and the parameters of the model that each of its groups holds."""
+def describe_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> dict[str, Any]:
+    """Class and settings of an optimizer, and the names of the parameters in each group.
+
+    Args:
+        optimizer: The optimizer.
+        names: Id -> name of each parameter of the model.
+        step: The first step that it makes.
+    """
     groups = [
         {
-            **{key: _plain(value) for key, value in group.items() if key != "params"},
+            **{key: _to_json(value) for key, value in group.items() if key != "params"},
             "parameters": [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
         }
         for group in optimizer.param_groups
@@ -97,13 +107,14 @@ def of_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int) -> d
     return {"class": type(optimizer).__name__, "groups": groups, "from_step": step}
 
 
-def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The optimizers with a new one; one that differs from another of that step in its parameters alone adds those.
+def merge_optimizer(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Add the description of an optimizer to those of others.
 
-    One that says nothing new, as after resuming or where one is made at every step, is left out.
+    If it differs from one of the same step only in its parameters, the two are merged. If only its first step differs,
+    as after resuming or if an optimizer is created at each step, it is left out.
     """
     for at, old in enumerate(known):
-        if _but(old, "from_step") == _but(new, "from_step"):
+        if _without(old, "from_step") == _without(new, "from_step"):
             return list(known)
         if _settings(old) == _settings(new):
             groups = [
@@ -115,23 +126,23 @@ def joined(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[M
 
 
 def _settings(optimizer: Mapping[str, Any]) -> dict[str, Any]:
-    return {**optimizer, "groups": [_but(group, "parameters") for group in optimizer["groups"]]}
+    return {**optimizer, "groups": [_without(group, "parameters") for group in optimizer["groups"]]}
 
 
-def _but(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _without(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if name != key}
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
-def _installed(distribution: str) -> str:
-    """Its version, without importing it: PyG takes as long as torch, and a model may do without."""
+def _installed_version(distribution: str) -> str:
+    """The version of a package without importing it, because PyG is slow to import and the model may not use it."""
     try:
         return version(distribution)
     except PackageNotFoundError:

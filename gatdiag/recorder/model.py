@@ -266,14 +266,14 @@ class WatchedModel:
         """Called after the model's forward pass."""
         if not self.needs_inputs:
             return
-        if self._model.training and self._binding.is_intact() and not self.tape.is_following:
+        if self._model.training and self._binding.is_intact() and not self.tape.is_recording:
             self._make_plan(inputs)
         else:  # maybe an evaluation with gradients enabled, or functional_call; the next optimizer step decides
             self._last_inputs = inputs
 
     def on_step(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """Called before a step."""
-        if self.tape.is_following and (program := self.tape.stop()) is not None:
+        if self.tape.is_recording and (program := self.tape.stop()) is not None:
             self._last_inputs = (program,), {}
         if not self._has_planned or (self.needs_inputs and self._last_inputs is not None):
             self._make_plan(self._last_inputs)
@@ -315,8 +315,8 @@ class WatchedModel:
                 "that its inputs are known"
             )
         return (
-            f"training calls {join_names(parts)} instead of the model, and what it computes with them could not be traced: "
-            f"{self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
+            f"training calls {join_names(parts)} instead of the model, and what it computes with them could not be "
+            f"traced: {self.tape.reason or 'no backward pass depends on it'}; call the model itself, as in "
             "model(x, edge_index), so that its inputs are known"
         )
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 _IN_BACKWARD = (
-    "the optimizer steps inside the backward pass, where the gradients never all exist at the same time, so these steps "
-    "are not recorded; to record a step, call recorder.step() when all gradients exist and before the weights are updated"
+    "the optimizer steps inside the backward pass, where gradients never all exist at the same time, so these steps "
+    "are not recorded; to record a step, call recorder.step() when all gradients exist, before the weights are updated"
 )
 
 

@@ -44,8 +44,8 @@ DISABLED = "GATDIAG_DISABLE"
 
 _OBSERVER_SECONDS = 0.1  # samples are measured this often if an observer is waiting for them
 _UNKNOWN_SCALER = (
-    "layers return float16, but no torch.amp.GradScaler was found: if the loss is scaled, the recorded gradients of layer "
-    "outputs are scaled, too. Pass the scaler to watch(..., scaler=...)"
+    "layers return float16, but no torch.amp.GradScaler was found: if the loss is scaled, the recorded gradients of "
+    "layer outputs are scaled, too. Pass the scaler to watch(..., scaler=...)"
 )
 
 
@@ -124,7 +124,7 @@ class Recorder:
     # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start recording; does nothing if it has started, as `gatdiag.watch` does before it returns.
+        """Start recording, which `gatdiag.watch` does before it returns; calling it again does nothing.
 
         Raises:
             InputError: The folder is not empty or is being recorded, the run to resume is of another model, no layer is
@@ -305,8 +305,8 @@ class Recorder:
 
         It may be called at any time, also in the middle of a step and after the end, and changes nothing. An error
         raises one warning, and no exception. It reads everything that was recorded: about 0.05 s after 100 steps of 10
-        layers, about 1 s after 5,000 steps of 40 layers, and 0.2 s more at the first call, which imports pandas. `budget`
-        does not include this time.
+        layers, about 1 s after 5,000 steps of 40 layers, and 0.2 s more at the first call, which imports pandas. This
+        time does not count towards `budget`.
 
         Returns:
             The diagnosis; without findings if nothing is recorded.
@@ -350,8 +350,8 @@ class Recorder:
         when the returned context is left or, if it is not used as a context, at the next forward pass.
 
         Args:
-            number: Number of the step, if steps were made that gatdiag did not see; by default the number after the last
-                step. A number that has been used raises a warning and is ignored.
+            number: Number of the step, if steps were made that gatdiag did not see; by default one more than the last.
+                A number that has been used raises a warning and is ignored.
 
         Example::
 

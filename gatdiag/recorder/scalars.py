@@ -1,4 +1,4 @@
-"""Scalars from what the user logs, or Lightning for the user: numbers, tensors and metric objects."""
+"""Logged values -> scalars, from numbers, tensors and metric objects; also those that Lightning logs."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,27 +16,31 @@ _PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
 _PLAIN_TYPES = frozenset({Tensor, float})
 
 
-def flattened(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Names and values of a mapping; those of mappings in it have its name before theirs."""
+def flatten(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Names and values of a mapping; nested ones are joined by slashes, as in "train/loss"."""
     if not isinstance(mapping, Mapping):
         kind = type(mapping).__name__
-        raise InputError(f'expected log(loss=...) or log({{"loss": ...}}), got an argument of type {kind}')
+        raise InputError(f'log() expects log(loss=...) or log({{"loss": ...}}), got an argument of type {kind}')
     inside = (*inside, id(mapping))
     for key, value in mapping.items():
         name = prefix + (str.__str__(key) if isinstance(key, str) else str(key))
         if isinstance(value, Mapping) and id(value) not in inside:
-            yield from flattened(value, f"{name}/", inside)
+            yield from flatten(value, f"{name}/", inside)
         else:
             yield name, value
 
 
 def are_plain(values: Iterable[Any]) -> bool:
-    """True if each is a tensor or a float, as most values that are logged."""
+    """True if each value is a tensor or a float; a quick test for the usual case."""
     return _PLAIN_TYPES.issuperset(map(type, values))
 
 
-def scalar(name: str, value: Any) -> float | Tensor:
-    """The value as a float, or as a detached copy if it is on an accelerator."""
+def to_scalar(name: str, value: Any) -> float | Tensor:
+    """Convert a logged value to a float, or to a detached copy if it is on an accelerator.
+
+    Raises:
+        InputError: It is not a single number.
+    """
     if not isinstance(value, Tensor) and callable(compute := getattr(value, "compute", None)):
         value = compute()
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex() and not value.is_meta:
@@ -52,20 +56,20 @@ def scalar(name: str, value: Any) -> float | Tensor:
 
 
 class TrainerMetrics:
-    """Metrics that a LightningModule logs with `self.log`, read from its trainer; Lightning is not imported."""
+    """Metrics that a LightningModule logs with `self.log`, read from its trainer without importing Lightning."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._trainer: Any = None
-        self._read: dict[str, Tensor] = {}  # kept, so that their memory is not that of later ones
+        self._read: dict[str, Tensor] = {}  # kept alive, so that new values have other memory addresses
 
     @property
     def batches_per_step(self) -> int:
-        """How many batches a step accumulates; the loss of each is divided by it."""
+        """Number of batches that a step accumulates, by which Lightning divides each loss."""
         return int(getattr(self._trainer, "accumulate_grad_batches", 1))
 
-    def news(self) -> dict[str, Tensor]:
-        """The values that were logged since the last call, by the trainer before, too, if there is another now."""
+    def take_new(self) -> dict[str, Tensor]:
+        """The values that were logged since the last call, also by the previous trainer if it was replaced."""
         before, self._trainer = self._trainer, vars(self._model).get("_trainer")
         if before is None and self._trainer is None:
             return {}
@@ -83,13 +87,15 @@ class TrainerMetrics:
 
 
 def find_training_loss(names: Iterable[str]) -> str | None:
-    """Which of the logged values is the loss of training; None if that is not clear.
+    """The name of the training loss among the logged values; None if it is ambiguous.
 
     Example:
         >>> find_training_loss(["val_loss", "train_loss", "train_kl_loss", "accuracy"])
         'train_loss'
-        >>> find_training_loss(["train/loss"]), find_training_loss(["ce_loss", "val_loss"]), find_training_loss(["g_loss", "d_loss"])
-        ('train/loss', 'ce_loss', None)
+        >>> find_training_loss(["ce_loss", "val_loss"])
+        'ce_loss'
+        >>> find_training_loss(["g_loss", "d_loss"]) is None
+        True
     """
     losses = [name for name in names if _LOSS.fullmatch(name)]
     of_training = [name for name in losses if name.lower().startswith("train")]

@@ -1,4 +1,4 @@
-"""Which steps are recorded: those that `every=` chooses, as often as recording keeps within its share of the time."""
+"""Which steps are recorded: those that `every=` selects, as often as the time budget allows."""
 
 import math
 import time
@@ -13,26 +13,26 @@ from gatdiag.recorder.guard import Guard
 
 Every: TypeAlias = int | Literal["auto", "log"] | Callable[[int], bool]
 
-SHARE = 0.05  # of training time, that recording may take by default
+DEFAULT_BUDGET = 0.05  # share of the training time
 _DENSE = 64  # steps that "log" records one by one
 _FREE = 3.0  # seconds that recording may cost before it is paced
-_FIRST = 8  # records come one after another, whatever they cost
-_STARTUP = 2.5  # of these, that the first step may use up
-_REPAYING = 1 / 8  # of the share is used, until what was spent at first is within it
-_MARGIN = 0.9  # of the share may be spent before recording slows down
-_WINDOW = 50  # values that a moving average is of, about
+_FIRST = 8  # records that are not paced
+_STARTUP = 2.5  # seconds: the most that the first step counts as
+_REPAYING = 1 / 8  # of the budget is used until the free seconds are within it
+_MARGIN = 0.9  # of the budget may be used before recording slows down
+_WINDOW = 50  # of moving averages, about
 _OUTLIER = 10.0
-# Times what the stopwatch sees: torch's way to the hooks and colder caches are beside it (measured).
-UNSEEN = 1.25  # of a record
+# Factors on the time of the stopwatch, which misses the way from torch to the hooks and colder caches (measured).
+UNSEEN = 1.25  # of a recorded step
 UNSEEN_IDLE = 1.5  # of a step that is not recorded
 
 
 def schedule(every: Every) -> Callable[[int], bool]:
-    """Step -> whether it may be recorded, always the same for the same step.
+    """A function of the step: whether it may be recorded.
 
     Args:
-        every: A number k: steps 0, k, 2k, ... "log": each of the first 64, every second up to 128, every fourth up to
-            256, and so on: about 32 for each doubling. "auto": any. A function of the step.
+        every: A number k: steps 0, k, 2k, ... "log": each of the first 64 steps, every second up to 128, every fourth
+            up to 256, and so on, about 32 for each doubling. "auto": all. Or a function of the step.
 
     Raises:
         InputError: It is none of these.
@@ -50,11 +50,11 @@ def schedule(every: Every) -> Callable[[int], bool]:
         return lambda step: step < _DENSE or step % (1 << ((step // _DENSE).bit_length())) == 0
     if isinstance(every, int | np.integer) and not isinstance(every, bool) and every > 0:
         return lambda step: step % every == 0
-    raise InputError(f'every= expects "auto", a positive number, "log" or a function of the step, got {every!r}')
+    raise InputError(f'every= expects "auto", "log", a positive integer or a function of the step, got {every!r}')
 
 
 class Stopwatch:
-    """A context whose time counts as recording; contexts inside of it count once."""
+    """A reentrant context manager that measures the time spent on recording."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -74,19 +74,19 @@ class Stopwatch:
             self.seconds += self.clock() - self._start
 
     def add_since(self, begin: float) -> None:
-        """Count the time since then, in which no context was open: it takes half as long as one."""
+        """Add the time since then; half the cost of a context, where no context is open."""
         self.seconds += self.clock() - begin
 
 
 @dataclass
 class _Average:
-    """A moving average, to which what is added counts as ten times the average at most."""
+    """A moving average that clips new values at ten times the average."""
 
     value: float = 0.0
     count: int = 0
 
     def add(self, total: float, count: int = 1) -> None:
-        """Add some values, of which the total is known."""
+        """Add `count` values by their sum."""
         value = total / count
         self.count += count
         value = min(value, _OUTLIER * self.value) if self.value > 0 else value
@@ -94,111 +94,122 @@ class _Average:
 
 
 class Pace:
-    """How many steps apart records are, so that recording takes no more than a share of the training's time.
+    """Computes the interval between records that keeps recording within its budget.
 
-    Every step is recorded until recording has cost 3 s in all, and eight steps at least. From then on records are as
-    far apart as the average cost of one (its share of expensive groups included), of the steps between, and the average
-    time of a step ask for: at an eighth of the share until those 3 s are less than the share, too, which takes a minute
-    of training at 5 %, and at the whole of it then. Averages are of the last fifty, so that one slow step does not
-    silence recording. What the first step costs, the search for laws above all, counts as 2.5 s at most: it comes once.
-    Costs are what the stopwatch sees and 25 % more; of steps that are not recorded, 50 % more.
+    Every step is recorded until recording has cost 3 s, and at least the first eight. The interval then follows from
+    the average costs of a record (with its share of expensive groups) and of the steps between, and from the average
+    time of a step. Only an eighth of the budget is used until those 3 s are within the budget (after a minute of
+    training at 5 %), then all of it. Averages span about fifty values, and outliers are clipped, so that one slow step
+    does not stop recording. The first step, which searches for laws, counts as at most 2.5 s because it comes only
+    once. Costs are the time of the stopwatch plus 25 %, or plus 50 % for steps that are not recorded.
+
+    Args:
+        budget: Share of training time that recording may take; None: no limit.
+        stopwatch: Measures the time spent on recording.
     """
 
-    def __init__(self, share: float | None, watch: Stopwatch) -> None:
-        if share is not None and not (isinstance(share, int | float | np.floating) and 0 < share < 1):
-            raise InputError(f"budget= expects a share of training time between 0 and 1, such as 0.03, got {share!r}")
-        self._share, self._watch = share, watch
-        self._last: tuple[float, float] | None = None  # time at the end of the last step, and what the stopwatch saw
-        self._spent = self._trained = 0.0
+    def __init__(self, budget: float | None, stopwatch: Stopwatch) -> None:
+        if budget is not None and not (isinstance(budget, int | float | np.floating) and 0 < budget < 1):
+            raise InputError(f"budget= expects a share of training time between 0 and 1, such as 0.03, got {budget!r}")
+        self._budget, self._stopwatch = budget, stopwatch
+        self._last: tuple[float, float] | None = None  # time and stopwatch at the end of the last step
+        self._spent = self._trained = 0.0  # seconds
         self._record, self._idle, self._step, self._measuring = _Average(), _Average(), _Average(), _Average()
-        self._apart = 0.0  # seconds of this step in which samples of several were measured
+        self._measured_together = 0.0  # seconds of this step that were spent on samples of several steps
 
     def add_measuring(self, seconds: float, records: int) -> None:
-        """Samples of some records were measured together, which took part of what this step costs."""
+        """Spread the time for measuring several records together over all of them."""
         if records:
-            self._apart += seconds
+            self._measured_together += seconds
             for _ in range(records):
                 self._measuring.add(UNSEEN * seconds / records)
 
     def end_steps(self, *, recorded: bool, count: int = 1) -> None:
-        """A step has ended, and its recording; or some have that were not recorded, since the last call."""
-        if self._share is None:
+        """Account for a recorded step, or for `count` steps since the last call that were not recorded."""
+        if self._budget is None:
             return
-        now, seen = self._watch.clock(), self._watch.seconds
+        now, seen = self._stopwatch.clock(), self._stopwatch.seconds
         if self._last is None:
             self._spent = min(seen * UNSEEN, _STARTUP)
         else:
-            own = (seen - self._last[1] - self._apart) * (UNSEEN if recorded else UNSEEN_IDLE)
-            spent = own + self._apart * UNSEEN
+            own = (seen - self._last[1] - self._measured_together) * (UNSEEN if recorded else UNSEEN_IDLE)
+            spent = own + self._measured_together * UNSEEN
             training = max(0.0, now - self._last[0] - spent)
             self._spent += spent
             self._trained += training
             self._step.add(training, count)
             if recorded:
                 self._record.add(own)
-            elif own <= self._record.value * count:  # else something else took the time
+            elif own <= self._record.value * count:  # more than that is not the cost of idle steps
                 self._idle.add(own, count)
-        self._last, self._apart = (now, seen), 0.0
+        self._last, self._measured_together = (now, seen), 0.0
 
     def interval(self) -> int:
-        """Steps from a record to the next."""
-        if self._share is None or self._spent <= _FREE or self._record.count < _FIRST:
+        """Steps from a record to the next one."""
+        if self._budget is None or self._spent <= _FREE or self._record.count < _FIRST:
             return 1
-        used = self._spent / (self._share * self._trained) if self._trained > 0 else math.inf
-        slowed = (1.0 - used) / (1.0 - _MARGIN)  # 1 while there is a margin, 0 once all is used up
-        allowed = self._share * self._step.value * min(1.0, max(0.0, slowed) * (1.0 - _REPAYING) + _REPAYING)
-        room = max(allowed - self._idle.value, allowed / 4)
-        record = self._record.value + self._measuring.value
-        return max(1, math.ceil(record / room)) if room > 0 else _WINDOW
+        used = self._spent / (self._budget * self._trained) if self._trained > 0 else math.inf
+        speed = (1.0 - used) / (1.0 - _MARGIN)  # at least 1 within the margin, 0 if the budget is used up
+        allowed = self._budget * self._step.value * min(1.0, max(0.0, speed) * (1.0 - _REPAYING) + _REPAYING)
+        available = max(allowed - self._idle.value, allowed / 4)  # seconds per step
+        cost = self._record.value + self._measuring.value
+        return max(1, math.ceil(cost / available)) if available > 0 else _WINDOW
 
 
 class StepCounter:
-    """Where training is."""
+    """Counts steps, and decides which are recorded.
+
+    Attributes:
+        step: Number of the coming step.
+        record: Number of the record that it will be; None if it is not recorded.
+        steps: How many steps were made.
+        records: How many of them were recorded.
+    """
 
     def __init__(self, every: Every, pace: Pace, guard: Guard) -> None:
-        self._due, self._pace, self._guard = schedule(every), pace, guard
+        self._schedule, self._pace, self._guard = schedule(every), pace, guard
         self._first = self.step = 0
         self.record: int | None = None
         self.steps = self.records = 0
         self._wait = 0  # steps until the pace allows a record
-        self._passed = 0  # steps since the last record
+        self._skipped = 0  # steps since the last record
         self._answer: tuple[int, bool] | None = None  # the last step asked about, and whether it is due
 
     @property
     def last_step(self) -> int:
-        """The last step made; the first one if there is none yet."""
+        """The last step; the first one if none was made yet."""
         return max(self._first, self.step - 1)
 
     @property
     def next_record(self) -> int | None:
-        """Number of the record that the step after this one will be; None if it is not due, as far as is known now."""
+        """Number of the record that the step after the coming one will be; None if it is not due, as known so far."""
         wait = self._wait if self.record is None else self._pace.interval()
         return self.records + (self.record is not None) if wait <= 1 and self._is_due(self.step + 1) else None
 
     def start(self, step: int) -> None:
-        """Begin at a step."""
+        """Start counting at a step."""
         self._first = self.step = step
         self._decide()
 
     def advance(self) -> None:
-        """A step was made."""
+        """Count a step."""
         if self.record is None:
-            self._passed += 1
+            self._skipped += 1
         else:
             self._pace.end_steps(recorded=True)
             self.records += 1
-            self._wait, self._passed = self._pace.interval(), 0
+            self._wait, self._skipped = self._pace.interval(), 0
         self.steps += 1
         self.step += 1
         self._wait -= 1
         self._decide()
-        if self._passed and self.record is not None:
-            self._pace.end_steps(recorded=False, count=self._passed)
+        if self._skipped and self.record is not None:
+            self._pace.end_steps(recorded=False, count=self._skipped)
 
     def skip_to(self, step: int) -> None:
-        """Give the coming step a later number; whether it is recorded was decided before."""
+        """Give the coming step a later number, without deciding again whether it is recorded."""
         if isinstance(step, bool) or not isinstance(step, int) or step < self.step:
-            raise InputError(f"The number of the coming step should be a whole number from {self.step}, got {step!r}")
+            raise InputError(f"step() expects the number of the coming step, an integer from {self.step}, got {step!r}")
         self.step = step
 
     def _decide(self) -> None:
@@ -206,5 +217,5 @@ class StepCounter:
 
     def _is_due(self, step: int) -> Any:
         if self._answer is None or self._answer[0] != step:
-            self._answer = step, bool(self._guard("the steps that every= chooses", self._due, step))
+            self._answer = step, bool(self._guard("the steps that every= selects", self._schedule, step))
         return self._answer[1]

@@ -1,4 +1,4 @@
-"""Settings of a recording: presets of groups of columns. What costs more is recorded more rarely."""
+"""Settings of a recording, and presets of groups of columns, in which expensive groups are recorded less often."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import GROUPS, Group
-from gatdiag.recorder.schedule import SHARE, Every
+from gatdiag.recorder.schedule import DEFAULT_BUDGET, Every
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]
@@ -39,25 +39,25 @@ _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
 class Selection:
     """Groups and columns that are recorded."""
 
-    name: str  # of the preset, or the names that were asked for
-    every: Mapping[str, int]  # group -> at every how many-th recorded step it is measured
+    name: str  # of the preset, or of the groups and columns
+    every: Mapping[str, int]  # group -> number of records from one measurement to the next
     columns: frozenset[str]
-    law_search_seconds: float | None = None  # how long laws may be looked for; None: as long as it takes
+    law_search_seconds: float | None = None  # time limit of the search for laws; None: no limit
 
     def groups_due(self, record: int) -> frozenset[str]:
         """The groups that are measured at a record, counted from 0."""
-        return frozenset(name for name, times in self.every.items() if record % times == 0)
+        return frozenset(name for name, every in self.every.items() if record % every == 0)
 
 
 def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selection:
-    """Resolve what the user asked for.
+    """Resolve `metrics=`.
 
     Args:
-        metrics: A preset, or names of groups and columns, each of which is then measured at every recorded step.
-        law_search_seconds: How long laws may be looked for; 0: nothing is recorded that is known by laws.
+        metrics: A preset, or names of groups and columns, which are then measured at every recorded step.
+        law_search_seconds: Time limit of the search for laws; 0: no search, and no columns that need laws.
 
     Raises:
-        InputError: A name is neither, or `law_search_seconds` is not a number of seconds.
+        InputError: A name is unknown, or `law_search_seconds` is not a number of seconds.
 
     Example:
         >>> select(["mu", "changes"]).every
@@ -72,7 +72,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         name, every = str(metrics), dict(PRESETS[metrics])
         columns = {column for group in every for column in GROUPS[group].columns}
     else:
-        names = _listed(metrics)
+        names = _as_list(metrics)
         name, every, columns = ", ".join(map(str, names)), {}, set()
         for given in names:
             group = GROUPS.get(given) or _group_of(given)
@@ -84,8 +84,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
     return Selection(name, every, frozenset(columns), seconds)
 
 
-def _listed(given: Any) -> list[Any]:
-    """One item, or several, as a list."""
+def _as_list(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
@@ -97,30 +96,30 @@ def _group_of(column: str) -> Group:
     similar = get_close_matches(str(column), known, n=3) or [*PRESETS, *GROUPS]
     raise InputError(
         f"metrics= expects a preset ({', '.join(PRESETS)}) or names of groups and columns, got {column!r}. "
-        f"Known, among others: {', '.join(similar)}."
+        f"Known names include: {', '.join(similar)}."
     )
 
 
 def make_layer_filter(include: Patterns = None, exclude: Patterns = None) -> Callable[[str], bool]:
-    """Layer name -> whether it is recorded."""
-    wanted, unwanted = _patterns(include, "include"), _patterns(exclude, "exclude")
+    """A function of a layer's name: whether it is recorded."""
+    included, excluded = _check_patterns(include, "include"), _check_patterns(exclude, "exclude")
 
-    def keeps(name: str) -> bool:
-        inside = include is None or any(fnmatchcase(name, pattern) for pattern in wanted)
-        return inside and not any(fnmatchcase(name, pattern) for pattern in unwanted)
+    def layer_filter(name: str) -> bool:
+        is_included = include is None or any(fnmatchcase(name, pattern) for pattern in included)
+        return is_included and not any(fnmatchcase(name, pattern) for pattern in excluded)
 
-    return keeps
+    return layer_filter
 
 
-def _patterns(patterns: Patterns, what: str) -> list[str]:
-    listed = [] if patterns is None else _listed(patterns)
-    if not all(isinstance(pattern, str) for pattern in listed):
-        raise InputError(f'{what}= expects patterns of layer names such as "convs.*", got {patterns!r}')
-    return listed
+def _check_patterns(patterns: Patterns, argument: str) -> list[str]:
+    found = [] if patterns is None else _as_list(patterns)
+    if not all(isinstance(pattern, str) for pattern in found):
+        raise InputError(f'{argument}= expects patterns of layer names such as "convs.*", got {patterns!r}')
+    return found
 
 
 def parse_best(best: str) -> tuple[str, bool]:
-    """The scalar that `best=` names, and whether larger values are better."""
+    """The name of the scalar in `best=`, and whether larger values are better."""
     if not isinstance(best, str) or not best.removeprefix("max:").removeprefix("min:"):
         raise InputError(f'best= expects the name of a logged scalar, such as "val_accuracy", got {best!r}')
     for prefix in ("max:", "min:"):
@@ -130,35 +129,35 @@ def parse_best(best: str) -> tuple[str, bool]:
 
 
 def as_optimizer_list(optimizer: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer] | None:
-    """The optimizers that `optimizer=` names."""
+    """The value of `optimizer=` as a list."""
     if optimizer is None:
         return None
-    listed = _listed(optimizer)
-    for item in listed:
+    optimizers = _as_list(optimizer)
+    for item in optimizers:
         if not isinstance(item, Optimizer):
             raise InputError(
-                f"optimizer= expects optimizers of torch, got {type(item).__name__}; for any other call "
-                "recorder.step() before it moves the weights"
+                f"optimizer= expects a torch.optim.Optimizer or several, got {type(item).__name__}; for any other "
+                "optimizer call recorder.step() before it updates the weights"
             )
-    return listed
+    return optimizers
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a training is recorded: the arguments of `gatdiag.watch`, checked and in their final form.
+    """The arguments of `gatdiag.watch`, checked and resolved.
 
     Attributes:
         selection: What is measured.
         every: Which steps may be recorded.
-        budget: Share of training time that recording may take; None: no limit, but for `every="auto"`.
-        optimizers: The only ones whose steps count; None: all that hold parameters of the model.
-        scaler: What scales the loss, if it is known.
-        best: Name of the scalar at whose best value parameters are kept, and whether larger is better.
-        keeps: Layer name -> whether it is recorded.
-        name: What the run is called.
-        overwrite: Delete the run that is there.
-        resume: True: continue the run that is there; a number: from this step on.
-        warn: Say errors of the training when they happen.
+        budget: Share of training time that recording may take; None: the default with `every="auto"`, else no limit.
+        optimizers: The only optimizers whose steps count; None: all that hold parameters of the model.
+        scaler: The gradient scaler, if it is known.
+        best: Name of the scalar at whose best value the parameters are saved, and whether larger is better.
+        layer_filter: Layer name -> whether it is recorded.
+        name: Name of the run.
+        overwrite: Delete the run in the folder.
+        resume: True: continue the run in the folder; a number: from this step on.
+        warn: Warn of training errors while the training runs.
     """
 
     selection: Selection = field(default_factory=lambda: select("standard", 20.0))
@@ -167,29 +166,30 @@ class Settings:
     optimizers: list[Optimizer] | None = None
     scaler: Any = None
     best: tuple[str, bool] | None = None
-    keeps: Callable[[str], bool] = field(default_factory=make_layer_filter)
+    layer_filter: Callable[[str], bool] = field(default_factory=make_layer_filter)
     name: str | None = None
     overwrite: bool = False
     resume: bool | int = False
     warn: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what contradicts itself."""
+        """Check arguments against each other."""
         if self.overwrite and self.resume is not False:
-            raise InputError("overwrite=True deletes the run that is there, resume=... continues it: choose one")
+            raise InputError("overwrite=True deletes the run in the folder, resume=... continues it: use only one")
         if self.scaler is not None and not all(hasattr(self.scaler, name) for name in ("is_enabled", "get_scale")):
             raise InputError(
-                f"scaler= expects what scales the loss, such as a torch.amp.GradScaler, got {self.scaler!r}"
+                f"scaler= expects a gradient scaler with is_enabled and get_scale, such as torch.amp.GradScaler, got "
+                f"{self.scaler!r}"
             )
 
     @property
-    def share(self) -> float | None:
-        """Of training time, that recording may take; None: no limit."""
-        return SHARE if self.budget is None and self.every == "auto" else self.budget
+    def budget_share(self) -> float | None:
+        """Share of training time that recording may take; None: no limit."""
+        return DEFAULT_BUDGET if self.budget is None and self.every == "auto" else self.budget
 
     @property
     def cadence(self) -> dict[str, Any]:
         """The entry of meta.json."""
         every = getattr(self.every, "__name__", "function") if callable(self.every) else str(self.every)
         groups = dict(self.selection.every)
-        return {"every": every, "budget": self.share, "metrics": self.selection.name, "groups": groups}
+        return {"every": every, "budget": self.budget_share, "metrics": self.selection.name, "groups": groups}

@@ -282,7 +282,7 @@ class Weights:
     def _measure_each(
         self, of_samples: Sequence[Flat | None], measure: Callable[[list[Tensor], list[int]], Tensor]
     ) -> Floats:
-        """One number for each parameter of each sample, (samples, parameters); NaN where there is nothing to measure."""
+        """One number for each parameter of each sample, (samples, parameters); NaN where nothing is measured."""
         found = np.full((len(of_samples), len(self.names)), np.nan)
         rows = [row for row, flats in enumerate(of_samples) if flats is not None]
         for number, (positions, sizes) in enumerate(zip(self._recorded.positions, self._recorded.sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""Between what is measured and the run folder: rows in order, what is said of the run, snapshots, the first NaN."""
+"""Writes rows, metadata and snapshots to the run folder."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from gatdiag.run.streams import MAX_LOGGED_SCALARS
 from gatdiag.run.tables import is_logged, is_valid_unicode
 from gatdiag.structure import Layer
 
-_MOST_RATES = 100
-_MOST_NAMES = MAX_LOGGED_SCALARS - _MOST_RATES
-_MOST_OPTIMIZERS = 100  # a loop may make a new one at each step
+_MAX_RATES = 100
+_MAX_NAMES = MAX_LOGGED_SCALARS - _MAX_RATES
+_MAX_OPTIMIZERS = 100  # a loop may create one at each step
 
 
 class Writer:
@@ -41,7 +41,7 @@ class Writer:
         resume: bool | int,
         layers: Sequence[Layer] = (),
     ) -> None:
-        """Makes the folder, or opens it again."""
+        """Create the folder, or open it again."""
         self._guard = guard
         try:
             if resume is False:
@@ -49,37 +49,41 @@ class Writer:
             else:
                 meta.check_same_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
-        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-            raise InputError(f"The run cannot be written to {folder}: {error}; give another folder") from error
+        except (OSError, ValueError) as error:  # ValueError: an invalid file name
+            raise InputError(f"The run cannot be written to {folder}: {error}; use another folder") from error
         self._resumed = resume is not False
         self.next_step = self._store.next_step
-        self.latest: dict[str, float] = {}
+        self.latest: dict[str, float] = {}  # the last written scalars
         self.saw_layers = False
-        self.first_non_finite = _read_first(self._store.meta.get("first_non_finite"))
+        self.first_non_finite = _parse_first_non_finite(self._store.meta.get("first_non_finite"))
         if self.first_non_finite is not None and self.first_non_finite.step >= self.next_step:  # superseded
             self.first_non_finite = None
             self._store.update_meta(first_non_finite=None)
         self._best: float | None = (self._store.meta.get("best") or {}).get("value")
-        self._rows: dict[int, dict[str, Any]] = {}  # of the table `steps`, not written yet
+        self._rows: dict[int, dict[str, Any]] = {}  # rows of `steps` that are not written yet
         self._logged: set[str] = set()
-        self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate
+        self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate column
         self._layers: tuple[str, ...] = ()
         self._parameters: list[tuple[str, str]] = []
         self._start = time.monotonic() - (_last_time(folder) if self._resumed else 0.0)
 
-    def describe(self, **changes: Any) -> None:
-        """Change what meta.json says."""
+    def update_meta(self, **changes: Any) -> None:
+        """Change entries of meta.json."""
         self._guard("descriptions of the run", self._store.update_meta, **changes)
 
     def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
-        """Say that an optimizer makes its first step."""
+        """Describe an optimizer at its first step."""
         known = self._store.meta["optimizers"]
-        listed = meta.merge_optimizer(known, meta.describe_optimizer(optimizer, names, step))
-        if listed != known and len(listed) <= _MOST_OPTIMIZERS:
-            self._store.update_meta(optimizers=listed)
+        optimizers = meta.merge_optimizer(known, meta.describe_optimizer(optimizer, names, step))
+        if optimizers != known and len(optimizers) <= _MAX_OPTIMIZERS:
+            self._store.update_meta(optimizers=optimizers)
 
-    def begin(self, plan: RecordingPlan) -> bool:
-        """Say what is recorded."""
+    def write_plan(self, plan: RecordingPlan) -> bool:
+        """Describe the recorded layers and laws; returns True.
+
+        Raises:
+            InputError: The run that is resumed is of another model.
+        """
         if self._resumed:
             meta.check_same_model(self._store.meta["structure"], plan.layers)
         self._store.update_meta(
@@ -90,8 +94,8 @@ class Writer:
         self._parameters = plan.parameters
         return True
 
-    def first_snapshot(self, weights: Weights) -> None:
-        """Keep the initial parameters; of a run that is resumed, measure changes against those it began with."""
+    def save_initial(self, weights: Weights) -> None:
+        """Save the initial parameters; in a resumed run, measure changes against those that were saved."""
         initial = load(self._store.folder).snapshot("initial") if self._resumed else None
         if initial is None:
             self.save_snapshot("initial", weights)
@@ -99,11 +103,11 @@ class Writer:
             weights.set_initial({name: torch.from_numpy(values) for name, values in initial.items()})
 
     def save_snapshot(self, name: str, weights: Weights) -> None:
-        """Write the parameters as they are."""
+        """Save the current parameters."""
         self._store.save_snapshot(name, weights.arrays())
 
     def update_best(self, scalar: str, larger: bool, value: float, step: int, weights: Weights) -> None:
-        """Keep the parameters if the scalar is better than it ever was."""
+        """Save the parameters if the scalar is better than ever before."""
         if np.isnan(value) or (self._best is not None and (value <= self._best if larger else value >= self._best)):
             return
         self.save_snapshot("best", weights)
@@ -113,40 +117,46 @@ class Writer:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def can_be_logged(self, name: str) -> bool:
-        """True if scalars may have this name: one that cannot be written must not cost the row that it is in."""
+    def can_log(self, name: str) -> bool:
+        """True if scalars may have this name; otherwise warns."""
         if name in self._logged:
             return True
         if not is_logged(name):
-            self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag measures what has this name")
+            self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag has a column of this name")
             return False
         if not is_valid_unicode(name):
-            self._guard.warn(ascii(name), f"values of {name!a} are lost: the name is not valid Unicode")
+            self._guard.warn(ascii(name), f"{name!a} cannot be logged: the name is not valid Unicode")
             return False
-        if len(self._logged) >= _MOST_NAMES:
-            self._guard.warn("names", f"only {_MOST_NAMES} scalars can be logged; {name!a} and others are lost")
+        if len(self._logged) >= _MAX_NAMES:
+            self._guard.warn("names", f"only {_MAX_NAMES} scalars can be logged; {name!a} and others are not recorded")
             return False
         self._logged.add(name)
         return True
 
     def row(self, step: int) -> dict[str, Any]:
-        """The row of a step in the table `steps`, which begins with its time, to be filled in until it is written."""
+        """The row of a step in the table `steps`, to be filled in until it is written."""
         return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
 
-    def step_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
-        """Learning rates of a recorded step; each key has a column of its own, in the order in which they came."""
+    def write_learning_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
+        """Add learning rates to the row of a step; columns are numbered in the order in which the keys first came."""
         row = self.row(step)
         for key, rate in rates.items():
             number = self._rates.setdefault(key, len(self._rates))
-            if number < _MOST_RATES:
+            if number < _MAX_RATES:
                 row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
                     rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
                 )
 
     def write(self, tables: Mapping[Any, Mapping[str, Any]], watched: Mapping[str, Any], before: int) -> None:
-        """The rows of a few steps."""
+        """Write the rows of several steps.
+
+        Args:
+            tables: Name -> columns.
+            watched: Gradient norms of steps that are not recorded, as columns.
+            before: The rows of `steps` before this step are complete.
+        """
         if self.first_non_finite is None:
-            self._guard("the place of the first NaN or infinity", self._look, tables, watched)
+            self._guard("the place of the first NaN or infinity", self._find_first_non_finite, tables, watched)
         for table, columns in tables.items():
             self._append(table, columns)
         self.saw_layers |= "layers" in tables
@@ -157,9 +167,9 @@ class Writer:
         if rows:
             self._append("steps", rows)
 
-    def run(self, before: int) -> Run:
-        """The run as it is now, with rows of `steps` before a step that wait for what may still be logged to them."""
-        with suppress(OSError):  # of which the next rows tell
+    def read_run(self, before: int) -> Run:
+        """The run so far, including rows of `steps` before this step that are not written yet."""
+        with suppress(OSError):  # the next write warns of it
             self._store.flush()
         waiting = [dict(self._rows[step]) for step in sorted(self._rows) if step < before]
         return Run(self._store.folder, _to_host(waiting))
@@ -167,7 +177,7 @@ class Writer:
     def _append(self, table: Any, columns: Any) -> None:
         self._guard("rows that could not be written", self._store.append, table, columns)
 
-    def _look(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:
+    def _find_first_non_finite(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:
         self.first_non_finite = first_non_finite(tables, watched, self._layers, self._parameters)
         if self.first_non_finite is not None:
             self._store.update_meta(first_non_finite=asdict(self.first_non_finite))
@@ -175,36 +185,37 @@ class Writer:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, error: BaseException | None, notes: Sequence[str]) -> None:
-        """Write all that is left, and seal the run; interrupted, it is left as that of a process that was killed."""
+        """Write the remaining rows and seal the run; after an interrupt it is left like that of a killed process."""
         try:
             self.write({}, {}, np.iinfo(np.int64).max)
-            every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.failures.values()])
+            every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.messages.values()])
             self._guard("notes on the run", self._store.update_meta, notes=list(every))
-            ending: tuple[Any, str | None] = ("failed", type(error).__name__)
-            status, message = self._guard("the reason why it ended", _ending, error) or ending
-            self._store.seal(status, message)
+            default: tuple[Any, str | None] = ("failed", type(error).__name__)
+            status, reason = self._guard("the reason for the end", _describe_end, error) or default
+            self._store.seal(status, reason)
         except Exception as failure:
-            what = f"the run could not be sealed ({type(failure).__name__}: {failure})"
-            self._guard.warn("sealing", f"{what}; what was written of it can be read, and resume=True seals it")
+            message = f"the run could not be sealed ({type(failure).__name__}: {failure})"
+            self._guard.warn("sealing", f"{message}; what was written can be read, and resume=True seals it")
         finally:
             self._guard("rows that could not be written", self._store.close)
 
 
 def _to_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with numbers for tensors; those of one device cross together."""
-    away: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
+    """Replace tensors by numbers, with one transfer for each device."""
+    by_device: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
     for at, row in enumerate(rows):
         for name, value in row.items():
             if isinstance(value, Tensor):
-                away.setdefault(value.device, []).append((at, name, value))
-    for cells in away.values():
+                by_device.setdefault(value.device, []).append((at, name, value))
+    for cells in by_device.values():
         values = torch.stack([value.detach().double().reshape(()) for _, _, value in cells]).tolist()
         for (at, name, _), value in zip(cells, values, strict=True):
             rows[at][name] = value
     return rows
 
 
-def _ending(error: BaseException | None) -> tuple[Any, str | None]:
+def _describe_end(error: BaseException | None) -> tuple[Any, str | None]:
+    """Status and message of the run."""
     if error is None or isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and not error.code):
         return "finished", None
     if isinstance(error, KeyboardInterrupt):
@@ -213,13 +224,13 @@ def _ending(error: BaseException | None) -> tuple[Any, str | None]:
 
 
 def _last_time(folder: Path) -> float:
-    """Seconds since the start, at the last step that counts."""
+    """Seconds from the start to the last step."""
     times = load(folder).steps["time"].dropna()
     return float(times.max()) if len(times) else 0.0
 
 
-def _read_first(found: Any) -> FirstNonFinite | None:
+def _parse_first_non_finite(entry: Any) -> FirstNonFinite | None:
     try:
-        return None if found is None else FirstNonFinite(**found)
-    except TypeError:  # written by a version that says more of it
+        return None if entry is None else FirstNonFinite(**entry)
+    except TypeError:  # written by a newer version
         return None

@@ -40,13 +40,13 @@ def test_a_loss_that_squashes_twice_is_told_from_one_that_squashes_once(scale):
         o = (scale * OUT).to(dtype)
         for squash, name in ((lambda o: o, "cross-entropy"), (lambda o: o.softmax(1), "cross-entropy-of-softmax")):
             g = gradient(o, lambda o, squash=squash: F.cross_entropy(squash(o), LABELS))
-            assert criterion.criterion(o, g)[0] == name
+            assert criterion.identify(o, g)[0] == name
 
 
 def test_a_rough_gradient_is_not_said_to_be_of_a_loss_that_squashes_twice():
     for scale in (1e-4, 1e-3, 1e-2):
         g = gradient(scale * OUT, lambda o: F.cross_entropy(o, LABELS)).half().double()
-        assert criterion.criterion(scale * OUT, g)[0] == "cross-entropy"
+        assert criterion.identify(scale * OUT, g)[0] == "cross-entropy"
 
 
 ONCE = {
@@ -68,7 +68,7 @@ def test_a_loss_that_squashes_once_is_not_said_to_do_so_twice(name, rows, classe
     for seed in range(10):
         torch.manual_seed(seed)
         o, y = scale * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
-        found = criterion.criterion(o, gradient(o, lambda o, y=y: ONCE[name](o, y)))[0]
+        found = criterion.identify(o, gradient(o, lambda o, y=y: ONCE[name](o, y)))[0]
         assert found not in criterion.TWICE
         if name == "cross-entropy" and rows > 2:
             assert found == "cross-entropy"
@@ -84,7 +84,7 @@ def test_of_few_rows_with_a_gradient_nothing_is_said_to_squash_twice(name, rows)
             for scale in (0.3, 1.0, 10.0):
                 o, y = scale * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
                 g = gradient(o, lambda o, y=y: ONCE[name](o, y))
-                assert criterion.criterion(o, g)[0] not in criterion.TWICE
+                assert criterion.identify(o, g)[0] not in criterion.TWICE
 
 
 @pytest.mark.parametrize("name", criterion.TWICE)
@@ -99,7 +99,7 @@ def test_three_rows_are_enough_to_tell_a_loss_that_squashes_twice(name, rows):
                 o.sigmoid(), F.one_hot(y, 3).float()
             ),
         }[name]
-        assert criterion.criterion(o, gradient(o, loss))[0] == name
+        assert criterion.identify(o, gradient(o, loss))[0] == name
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 5.0])
@@ -109,7 +109,7 @@ def test_one_number_does_not_tell_the_loss_that_squashes_twice(scale):
         o = scale * torch.randn(1, 1)
         for loss in (F.mse_loss, F.l1_loss, F.binary_cross_entropy_with_logits):
             g = gradient(o, lambda o, loss=loss: loss(o, torch.ones_like(o)))
-            assert criterion.criterion(o, g)[0] not in criterion.TWICE
+            assert criterion.identify(o, g)[0] not in criterion.TWICE
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -117,7 +117,7 @@ def test_one_number_does_not_tell_the_loss_that_squashes_twice(scale):
 def test_the_loss_is_told_by_its_gradient(name, dtype):
     o, loss = LOSSES[name]
     o = o.to(dtype)
-    found, misfit, labels = criterion.criterion(o, gradient(o.double(), loss).to(dtype))
+    found, misfit, labels = criterion.identify(o, gradient(o.double(), loss).to(dtype))
     wanted = {"summed": "cross-entropy", "softmax twice": "cross-entropy", "mse": ""}.get(name, name)
     assert found == wanted
     assert (misfit < 1e-2) == bool(wanted)
@@ -131,7 +131,7 @@ def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
     target = torch.arange(20_000) < 10_000
     o = torch.randn(20_000, generator=torch.Generator().manual_seed(3))
     g = gradient(o, lambda o: F.binary_cross_entropy_with_logits(o, target.float()))
-    name, _, labels = criterion.criterion(o, g)
+    name, _, labels = criterion.identify(o, g)
     assert name == "bce-logits"
     assert labels[0] == labels[1] > 0
 
@@ -147,7 +147,7 @@ def test_targets_of_a_mean_squared_error_are_found_again():
 
 def test_of_a_gradient_of_zero_or_nan_nothing_is_said():
     for g in (torch.zeros(4, 3), torch.full((4, 3), math.nan)):
-        name, misfit, labels = criterion.criterion(torch.randn(4, 3), g)
+        name, misfit, labels = criterion.identify(torch.randn(4, 3), g)
         assert (name, labels) == ("", None)
         assert math.isnan(misfit)
 

@@ -169,7 +169,7 @@ def test_a_schedule_that_raises(tmp_path):
 
     trained, messages = warned(tmp_path / "run", every=every)
     assert trained.losses == train().losses
-    assert "the steps that every= chooses" in messages[0]
+    assert "the steps that every= selects" in messages[0]
     assert trained.run.steps[trained.run.steps.gradient_norm.notna()].step.tolist() == [0, 1, 3, 4]
 
 
@@ -222,7 +222,7 @@ def test_another_model_cannot_go_on_with_a_run(tmp_path):
     train(tmp_path / "run", metrics="fast")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for other, what in (
-        (Gat(width=4), "convs.0.att had shape"),
+        (Gat(width=4), "expected convs.0.att of shape"),
         (Gat(layers=2), "the layer convs.2"),
         (nn.Linear(5, 3), "the layer convs.0"),
     ):
@@ -280,7 +280,7 @@ def test_an_exception_that_cannot_be_described_comes_out_as_it_is(tmp_path):
         ({"metrics": 3}, "metrics="),
         ({"exclude": 3}, "exclude="),
         ({"optimizer": 3}, "optimizer="),
-        ({"overwrite": True, "resume": True}, "choose one"),
+        ({"overwrite": True, "resume": True}, "use only one"),
     ],
 )
 def test_wrong_arguments_are_refused_before_training(tmp_path, options, message):

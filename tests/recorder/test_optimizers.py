@@ -202,7 +202,7 @@ def test_only_the_optimizers_named_count(tmp_path):
             train_step(model, data, other)
             train_step(model, data, counted)
     assert len(gatdiag.load(tmp_path / "run").steps) == 3
-    with pytest.raises(InputError, match="expects optimizers of torch, got dict"):
+    with pytest.raises(InputError, match=r"expects a torch\.optim\.Optimizer or several, got dict"):
         gatdiag.watch(model, tmp_path / "other", optimizer=[{}])
 
 

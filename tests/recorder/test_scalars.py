@@ -10,7 +10,7 @@ import gatdiag
 from gatdiag import quantities
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning
-from gatdiag.recorder.scalars import flattened, scalar
+from gatdiag.recorder.scalars import flatten, to_scalar
 from gatdiag.recorder.settings import parse_best
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
@@ -36,7 +36,7 @@ class Metric:
     ],
 )
 def test_what_has_one_number(value, expected):
-    found = scalar("x", value)
+    found = to_scalar("x", value)
     assert found == expected
     assert type(found) is float
 
@@ -46,7 +46,7 @@ def test_what_has_one_number(value, expected):
 )
 def test_anything_else_is_refused(value):
     with pytest.raises(InputError, match=r"log\(accuracy=...\) expects a number"):
-        scalar("accuracy", value)
+        to_scalar("accuracy", value)
 
 
 def test_which_way_is_better():
@@ -160,6 +160,6 @@ def test_whatever_log_is_called_with_training_goes_on(tmp_path):
 
 
 def test_only_mappings_are_flattened():
-    assert list(flattened({"a": {"b": {}}, "c": [1]})) == [("c", [1])]
-    with pytest.raises(InputError, match=r"expected log\(loss=...\) or .*, got an argument of type list"):
-        list(flattened([("a", 1)]))
+    assert list(flatten({"a": {"b": {}}, "c": [1]})) == [("c", [1])]
+    with pytest.raises(InputError, match=r"expects log\(loss=...\) or .*, got an argument of type list"):
+        list(flatten([("a", 1)]))

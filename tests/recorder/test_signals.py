@@ -263,7 +263,7 @@ def test_an_output_that_cannot_be_looked_at_costs_a_warning_and_no_more(tmp_path
     def fail(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr("gatdiag.recorder.criterion.criterion", fail)
+    monkeypatch.setattr("gatdiag.recorder.criterion.identify", fail)
     model = mlp()
     with pytest.warns(UserWarning, match="signals"):
         train(tmp_path / "run", model, steps=20, clears=False, warn=False)

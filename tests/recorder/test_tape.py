@@ -387,15 +387,15 @@ def test_calls_in_another_thread_are_none_of_training():
     def call(module):
         try:
             for _ in range(200_000):
-                tape.enters(module, ())
-                tape.leaves(module, (), {}, None)
+                tape.on_module_start(module, ())
+                tape.on_module_end(module, (), {}, None)
         except IndexError as error:
             raised.append(error)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        tape.enters(model, ())
+        tape.on_module_start(model, ())
         thread = threading.Thread(target=call, args=(other,))
         thread.start()
         call(part)

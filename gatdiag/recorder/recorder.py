@@ -362,7 +362,7 @@ class Recorder:
         if self._writer is not None and self._layers.is_attached:
             if number is not None:
                 self._steps.close()
-                self._guard("numbers of steps", self._counter.skip_to, number)
+                self._guard("the number of the step", self._counter.skip_to, number)
             self.has_begun_step = False
             self._guard("this step", self._steps.open)
             self.go_idle()
@@ -405,7 +405,7 @@ class Recorder:
             if not (self._counter.steps or self._steps.is_open or self._steps.stepped_in_backward):
                 is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
                 is_low_precision = self._layers.saw_low_precision or is_on_accelerator  # which may use TF32
-                self._guard("checks of laws", self._model.check_laws, is_low_precision=is_low_precision)
+                self._guard("tests of laws", self._model.check_laws, is_low_precision=is_low_precision)
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Called after the model's forward pass."""
@@ -516,7 +516,7 @@ class Recorder:
     def _log_trainer_metrics(self, step: int) -> None:
         if "_trainer" not in vars(self._root):
             return
-        values = self._guard("metrics of the trainer", self._trainer.take_new)
+        values = self._guard("metrics logged by the trainer", self._trainer.take_new)
         if not values:
             return
         loss = None if self._closure_returns_loss or self._logs_loss else find_training_loss(values)

@@ -175,7 +175,7 @@ class Writer:
         return Run(self._store.folder, _to_host(waiting))
 
     def _append(self, table: Any, columns: Any) -> None:
-        self._guard("rows that could not be written", self._store.append, table, columns)
+        self._guard("new rows", self._store.append, table, columns)
 
     def _find_first_non_finite(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:
         self.first_non_finite = first_non_finite(tables, watched, self._layers, self._parameters)
@@ -197,7 +197,7 @@ class Writer:
             message = f"the run could not be sealed ({type(failure).__name__}: {failure})"
             self._guard.warn("sealing", f"{message}; what was written can be read, and resume=True seals it")
         finally:
-            self._guard("rows that could not be written", self._store.close)
+            self._guard("new rows", self._store.close)
 
 
 def _to_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

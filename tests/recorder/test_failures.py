@@ -47,7 +47,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
     trained, messages = warned(tmp_path / "run")
     assert trained.losses == train().losses
     assert len(messages) == 1
-    assert "rows that could not be written" in messages[0]
+    assert "not recorded: new rows" in messages[0]
     assert "No space left on device" in messages[0]
 
 

@@ -1,4 +1,4 @@
-"""`watch` without a context: it records from the call on, until `finish` or the exit of the interpreter."""
+"""`watch` without a `with` statement records until `finish` or the exit of the interpreter."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Training:
-    """A model with its optimizer, whose steps are made one by one."""
+    """A model and its optimizer."""
 
     def __init__(self):
         self.model, self.data = Gat(), graph()
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_by_the_call(tmp_path):
 
 @pytest.mark.parametrize("same_model", [True, False])
 def test_a_folder_that_is_being_recorded(tmp_path, same_model):
-    """As where the cell of a notebook is run again."""
+    """As when a notebook cell is run again."""
     training, folder = Training(), tmp_path / "run"
     again = training if same_model else Training()
     first = gatdiag.watch(training.model, folder, metrics="fast")

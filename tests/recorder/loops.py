@@ -1,4 +1,4 @@
-"""Small training loops to watch, with everything about them within reach."""
+"""Small models and training loops to watch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ import gatdiag
 
 
 class Gat(nn.Module):
-    """Three layers of GATv2 with separate weights and biases, as PyG makes them."""
+    """Three GATv2 layers, with PyG's defaults."""
 
     def __init__(self, width: int = 6, layers: int = 3, dropout: float = 0.0, inputs: int = 5, **options: Any) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def train_step(model: nn.Module, data: Graph, optimizer: torch.optim.Optimizer) 
 
 @dataclass
 class Trained:
-    """What a loop leaves behind."""
+    """The result of a training loop."""
 
     model: nn.Module
     losses: list[float] = field(default_factory=list)
@@ -87,7 +87,7 @@ def train(
     before_step: Callable[[int, nn.Module], object] = lambda step, model: None,
     **options: Any,
 ) -> Trained:
-    """A plain loop, watched if there is a folder. `before_step` sees gradients and the weights that they belong to."""
+    """A plain training loop, watched if there is a folder; `before_step` is called before each optimizer step."""
     torch.manual_seed(seed)
     data = graph()
     trained = Trained(make_model())

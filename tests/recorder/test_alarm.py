@@ -1,4 +1,4 @@
-"""What a training is told of itself: `recorder.diagnosis()` at any time, and a line for each error that is certain."""
+"""Diagnosis while training: `recorder.diagnosis()` at any time, and a warning for each error that is certain."""
 
 import math
 import warnings
@@ -29,7 +29,7 @@ class Squashed(Gat):
 
 
 def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True, spoil=None, weight=1.0, **options):
-    """A training, watched if there is a folder; its model and recorder."""
+    """Train, watched if there is a folder; returns the model and the recorder."""
     torch.manual_seed(0)
     model, data = model() if model else Gat(), graph()
     optimizer = torch.optim.SGD(parameters(model) if parameters else model.parameters(), lr=lr)
@@ -51,7 +51,7 @@ def with_nan(data):
     data.x[3, 2] = math.nan
 
 
-# Arguments of `train`, the step that the line is about, what it says.
+# Code -> arguments of `train`, the step of the warning, a part of its text.
 FAULTS = {
     "parameters-without-gradient": ({"model": Cut}, 9, "convs.0.lin_l.weight"),
     "parameters-not-in-optimizer": (

@@ -1,4 +1,4 @@
-"""Attention entropy of every kind of layer that attends: recorded, or a note says why not."""
+"""Attention entropy of every attention layer: recorded, or a note says why not."""
 
 from contextlib import nullcontext
 
@@ -51,7 +51,7 @@ def of_transformer(layer, x, edges):
 
 def rgat(**options):
     layer = gnn.RGATConv(WIDTH, 3, num_relations=2, heads=2, **options)
-    nn.init.ones_(layer.l2)  # which PyG leaves as the memory was
+    nn.init.ones_(layer.l2)  # PyG does not initialize it
     return layer
 
 

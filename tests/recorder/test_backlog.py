@@ -1,4 +1,4 @@
-"""Samples that are measured together are measured as they would be alone, and none waits for long."""
+"""Samples measured together have the same values as measured one by one, and none waits for long."""
 
 import gc
 
@@ -17,18 +17,18 @@ from tests.recorder.loops import Gat, graph, loss_of, sgd, train, train_step
 TABLES = ("steps", "layers", "parameters", "neurons")
 ADAM = {"make_optimizer": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)}
 MOMENTUM = {"make_optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
-ALONE = {"every": 1, "warn": False}  # a look at what is wrong measures all that waits
+ALONE = {"every": 1, "warn": False}  # checks for training errors measure the backlog
 
 
 @pytest.fixture
 def slow_clock(monkeypatch):
-    """No time passes, so that nothing is measured because it has waited for long."""
+    """Stop the clock, so that no sample is measured because of its age."""
     monkeypatch.setattr(backlog.time, "monotonic", lambda: 0.0)
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """How many samples were measured together, each time."""
+    """Numbers of samples that were measured together."""
     counts = []
     measure = backlog.Backlog.measure
 
@@ -181,7 +181,7 @@ def test_a_second_interrupt_while_a_recording_ends_leaves_neither_lock_nor_hooks
 
 
 def test_passes_without_a_step_do_not_fill_the_memory(tmp_path):
-    """As of a loop whose optimizer is not seen, or that accumulates the gradients of very many passes."""
+    """As when the optimizer is not seen, or gradients are accumulated over very many passes."""
 
     def alive():
         gc.collect()

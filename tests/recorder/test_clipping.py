@@ -1,4 +1,4 @@
-"""The norm of the gradients before they are clipped, whatever clips them."""
+"""Gradient norms before clipping, for every way of clipping."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ CLIPS = {
 def trained(
     folder, clip, clips_at, make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1), every=1, passes=1, steps=6, **options
 ):
-    """Norms before and after clipping as they were, and the recorded steps."""
+    """True norms before and after clipping, and the recorded steps."""
     torch.manual_seed(0)
     model, batches = Gat(), [graph(seed=seed) for seed in range(passes)]
     optimizer, before, after = make_optimizer(model.parameters()), [], []
@@ -78,7 +78,7 @@ def test_where_layers_are_measured_more_rarely_than_steps_are_recorded(tmp_path,
 
 
 class Odd(nn.Module):
-    """Its first layer leads to the loss in odd ways, or not at all."""
+    """Its first layer reaches the loss in unusual ways, or not at all."""
 
     def __init__(self, way):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that are compiled: before, inside, in place. Slow, because importing the compiler is."""
+"""Compiled models: before `watch`, inside it, in place. Slow, because importing the compiler is."""
 
 import warnings
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),  # the compiler's own, and that layers cannot be seen
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # from the compiler, and that layers cannot be seen
 ]
 
 

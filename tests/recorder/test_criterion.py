@@ -1,4 +1,4 @@
-"""What tensors at the edges of a model say, against losses and loops."""
+"""Statistics of inputs and outputs, and the identified loss, against known losses."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_of_few_rows_with_a_gradient_nothing_is_said_to_squash_twice(name, rows)
     for seed in range(40):
         torch.manual_seed(seed)
         for classes in (2, 3, 7):
-            # at 10 most rows are certain, and hardly any has a gradient
+            # at 10 most rows are saturated, and hardly any has a gradient
             for scale in (0.3, 1.0, 10.0):
                 o, y = scale * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
                 g = gradient(o, lambda o, y=y: ONCE[name](o, y))
@@ -127,7 +127,7 @@ def test_the_loss_is_told_by_its_gradient(name, dtype):
 
 
 def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
-    """As in link prediction: pairs with a link, then pairs without."""
+    """As in link prediction: positive pairs first, then negative ones."""
     target = torch.arange(20_000) < 10_000
     o = torch.randn(20_000, generator=torch.Generator().manual_seed(3))
     g = gradient(o, lambda o: F.binary_cross_entropy_with_logits(o, target.float()))

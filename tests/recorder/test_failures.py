@@ -1,4 +1,4 @@
-"""Whatever fails inside recording: told once, named, and training goes on."""
+"""Failures inside the recorder: one warning for each, and training continues."""
 
 import json
 import multiprocessing
@@ -36,7 +36,7 @@ def test_a_folder_that_is_deleted(tmp_path):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
     with pytest.raises(InputError, match="run"):
-        warned(tmp_path / "run", steps=5, before_step=delete)  # only the reading back fails
+        warned(tmp_path / "run", steps=5, before_step=delete)  # only reading the run fails
 
 
 def test_a_disk_that_is_full(tmp_path, monkeypatch):
@@ -352,7 +352,7 @@ def test_a_nan_at_a_step_that_is_not_recorded_is_found_as_well(tmp_path):
 
 def train_on(folder, tell):
     """Train until something ends this process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by shells for background processes
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, data = Gat(), graph()
@@ -366,7 +366,7 @@ def train_on(folder, tell):
 
 @pytest.fixture
 def training(tmp_path):
-    """A training in another process, and what says which step it has reached."""
+    """A training in another process, and a function that returns the step it has reached."""
     context = multiprocessing.get_context("fork")
     reached, tell = context.Pipe(duplex=False)
     process = context.Process(target=train_on, args=(tmp_path / "run", tell))
@@ -418,7 +418,7 @@ def test_a_fork_writes_nothing(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
     with warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run"):
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that has threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # from forking a process with threads
         child = os.fork()
         if child == 0:
             nn.Linear(2, 2)(torch.ones(1, 2))

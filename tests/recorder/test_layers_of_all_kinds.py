@@ -233,7 +233,7 @@ def test_a_model_whose_forward_is_never_called(tmp_path):
 
     model, data = Encoder(), graph()
     optimizer = sgd(model)
-    with pytest.warns(RecordingWarning, match="the model has no conservation law"):  # of one layer alone
+    with pytest.warns(RecordingWarning, match="the model has no conservation law"):  # a single layer has none
         with gatdiag.watch(model, tmp_path / "run"):
             for _ in range(2):
                 model.encode(data.x, data.edge_index).sum().backward()
@@ -252,14 +252,14 @@ def test_training_in_evaluation_mode_finds_its_laws_too(tmp_path):
 
 
 def test_evaluation_is_not_recorded(tmp_path):
-    """The same numbers with and without passes that no gradient comes back to, before and after the step."""
+    """Forward passes without gradients, before and after the step, change no recorded value."""
     plain = train(tmp_path / "plain", steps=3).run
 
     def evaluate(step, model):
         other = graph(seed=9)
         with torch.no_grad():
             model(other.x, other.edge_index)
-        model(other.x, other.edge_index)  # with gradients enabled, and no gradient ever comes back
+        model(other.x, other.edge_index)  # with gradients enabled, but never part of a backward pass
         model.eval()
         model(other.x, other.edge_index)
         model.train()

@@ -1,4 +1,4 @@
-"""LightningModules under a real Trainer: training is untouched, the loss is known and the laws are found."""
+"""LightningModules with a real Trainer: training is unchanged, the loss is recorded and the laws are found."""
 
 import logging
 import warnings
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gatdiag
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what Lightning imports
+    warnings.simplefilter("ignore")  # from packages that Lightning imports
     lightning = pytest.importorskip("lightning")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
@@ -23,7 +23,7 @@ ROWS = TensorDataset(torch.randn(48, 5, generator=GENERATOR), torch.randint(0, 3
 
 
 class Children(lightning.LightningModule):
-    """Several layers, called by `training_step` itself."""
+    """`training_step` calls the layers."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ class Network(Children):
 
 
 class Forward(Children):
-    """Its own forward pass."""
+    """`training_step` calls `self(...)`."""
 
     def forward(self, x):
         return Children.compute(self, x)
@@ -76,7 +76,7 @@ class Forward(Children):
 
 
 class Quiet(Children):
-    """A dict with the loss, of which only the mean over an epoch is logged."""
+    """`training_step` returns a dict, and only the epoch mean of the loss is logged."""
 
     def training_step(self, batch, number):
         loss = self.loss_of(batch)

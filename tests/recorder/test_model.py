@@ -1,7 +1,4 @@
-"""The model that is recorded: replaced parameters end it; laws that training disobeys are left out.
-
-Laws are those of the forward pass; training that uses parameters in other ways disobeys them, and is told so.
-"""
+"""Replaced parameters end the recording of the model; laws that the gradients violate are dropped, with a warning."""
 
 import pytest
 import torch
@@ -23,7 +20,7 @@ def _seeded():
 
 
 def assigned(model):
-    """As `load_state_dict` of a checkpoint does where it need not copy."""
+    """As `load_state_dict(assign=True)` does."""
     state = {name: (tensor * 1.5).clone() for name, tensor in model.state_dict().items()}
     model.load_state_dict(state, assign=True)
 
@@ -34,7 +31,7 @@ def exchanged(model):
 
 
 def watched(folder, model, replace, weight_of=lambda model: model.get_parameter(NAME), *, renews=True):
-    """Norms of a weight before each step, as recorded and as they were."""
+    """The run, and the true norms of a weight before each step."""
     data, optimizer, norms = graph(), sgd(model), []
     with gatdiag.watch(model, folder):
         for step in range(5):
@@ -154,9 +151,9 @@ def with_a_reversed_gradient(model, data):
     ("loss_of", "left"),
     [
         (with_a_penalty_on_all, 0),
-        (with_a_penalty_on_the_last, 6),  # those of the first layer
+        (with_a_penalty_on_the_last, 6),  # the laws of the first layer
         (with_a_second_use, 6),
-        (with_a_reversed_gradient, 6 + 2),  # two units are dead behind it, and their laws hold
+        (with_a_reversed_gradient, 6 + 2),  # two units behind it are dead, so their laws hold
     ],
 )
 def test_laws_that_training_disobeys_are_not_recorded(tmp_path, loss_of, left):

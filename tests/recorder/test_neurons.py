@@ -1,4 +1,4 @@
-"""delta, c and predicted c where several optimizers take part, in float64: what is predicted is what comes."""
+"""delta, c and predicted c with several optimizers, in float64."""
 
 from itertools import chain, pairwise
 
@@ -25,7 +25,7 @@ def gat():
 
 
 def parts(model, count):
-    """The parameters, layer by layer, in so many parts."""
+    """The parameters in so many groups, by layer."""
     layers = [list(layer.parameters()) for layer in getattr(model, "convs", model)]
     layers = [layer for layer in layers if layer]
     bounds = [len(layers) * number // count for number in range(count + 1)]
@@ -38,7 +38,7 @@ def biases(model):
 
 
 def alternating(model):
-    """Weights that follow each other in one law are held by different optimizers."""
+    """The parameters of each law belong to different optimizers."""
     return [list(model.parameters())[start::2] for start in (0, 1)]
 
 
@@ -94,7 +94,7 @@ def trained(folder, make_model, make, order=ORDERS["as they are"], between=lambd
 
 
 def check(run, least=1e-5):
-    """What was predicted came, to rounding; and c moved by much more than that."""
+    """c is as predicted, up to rounding errors, and moves by much more than that."""
     table = run.neurons[run.neurons.step > 0]
     assert run.steps.step.tolist() == list(range(STEPS))
     assert table.predicted_c.notna().all()
@@ -119,7 +119,7 @@ def test_optimizers_may_step_in_any_order_and_not_always(tmp_path, name, order):
 
 
 def test_two_networks_in_one_model_that_are_trained_in_turn(tmp_path):
-    """As a generator and its critic: the first backward pass of each round also reaches what the second one moves."""
+    """As with a generator and its critic: the first backward pass also reaches the second optimizer's parameters."""
 
     class Pair(nn.Module):
         def __init__(self):
@@ -145,7 +145,7 @@ def test_two_networks_in_one_model_that_are_trained_in_turn(tmp_path):
 
 
 def test_gradients_that_are_scaled_between_two_optimizers_are_those_of_the_step(tmp_path):
-    """As a gradient scaler does, that unscales what an optimizer holds just before its step."""
+    """As a gradient scaler does, which unscales the gradients of an optimizer just before its step."""
     used = []
 
     def shrink(model):

@@ -1,4 +1,4 @@
-"""What counts as a step, and which gradients and weights a row is of."""
+"""What counts as a step, and which gradients and weights its rows contain."""
 
 import copy
 
@@ -331,11 +331,11 @@ def test_logged_values_belong_to_the_step_they_are_about(tmp_path):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
 def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
-    """The second step has the gradients of the second loss, and no layers: its outputs were those of other weights."""
+    """The second step has the gradients of the second loss, and no rows of layers: its outputs have other weights."""
     body, heads, x = nn.Linear(4, 5), [nn.Linear(5, 2), nn.Linear(5, 3)], torch.randn(6, 4)
     model = nn.ModuleList([body, *heads])
     first, second = sgd(heads[0]), sgd(nn.ModuleList([body, heads[1]]))
-    optimizers = [first, second]  # shared, the first loss also has gradients for what the second optimizer holds
+    optimizers = [first, second]  # shared: the second optimizer's parameters get gradients of the first loss, too
     expected, moved = [], []
     with gatdiag.watch(model, tmp_path / "run", every=every) as recorder:
         for _ in range(3):
@@ -391,7 +391,7 @@ def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
 
 
 def test_optimizers_inside_the_backward_pass_are_warned_of_and_not_recorded(tmp_path):
-    """One optimizer a parameter, called as soon as its gradient is there; it moves the weights as without recording."""
+    """One optimizer for each parameter, which steps as soon as the gradient is accumulated."""
     torch.manual_seed(0)
     model, data = Gat(), graph()
     twin = copy.deepcopy(model)
@@ -495,7 +495,7 @@ def test_a_scaler_unscales_and_the_step_it_skips_is_none(tmp_path, fused):
 
 
 def test_a_loss_that_is_not_the_models_own(tmp_path):
-    """The loss may come from anywhere; layers after the one it is taken from get no gradient, and no number."""
+    """The loss may use any layer's output; the layers after it get no gradient."""
     model, data = Gat(), graph()
     optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
@@ -524,7 +524,7 @@ def test_a_step_made_by_hand_has_the_number_it_is_given_unless_it_was_there_alre
 
 
 def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tmp_path):
-    """It is that of the first evaluation, at the weights before the step."""
+    """The recorded loss is that of the first evaluation, with the weights before the step."""
 
     def losses(folder, log):
         torch.manual_seed(0)
@@ -555,7 +555,7 @@ def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tm
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("unscales", [False, True])
 def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused, unscales):
-    """Gradients of layer outputs with a scaler that was not given are those of the same loop without one."""
+    """Gradients of layer outputs are unscaled even if the scaler was not passed to `watch`."""
     recorded = {}
     for scale in (1.0, 1024.0):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What a run keeps of the laws is enough to compute c again, without torch, from its snapshots."""
+"""c can be computed again from a run's laws and snapshots, without torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every recorded number against an independent computation, at every step."""
+"""Every recorded value against an independent computation, at every step."""
 
 import math
 from itertools import pairwise
@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 class Observed:
-    """A loop that keeps everything: weights, gradients, layer outputs with their gradients, at every step."""
+    """A loop that keeps weights, gradients, and layer outputs with their gradients at every step."""
 
     def __init__(self, folder, make_optimizer):
         torch.manual_seed(3)
@@ -56,7 +56,7 @@ class Observed:
             x = conv(F.relu(x) if kept else x, self.data.edge_index)
             x.retain_grad()
             kept.append(x)
-        # The model itself is run, too, so that its inputs are seen; its own outputs get no gradient.
+        # The model itself runs, too, so that its inputs are seen; its outputs get no gradient.
         loss_of(self.model, self.data)
         return F.cross_entropy(x, self.data.y), kept
 
@@ -206,7 +206,7 @@ def test_predictions(observed):
 
 
 def test_a_prediction_is_not_the_measurement(observed):
-    """c moves from step to step by more than it misses its prediction: the prediction says something."""
+    """c changes from step to step by more than the error of its prediction."""
     by_step = observed.run.neurons.set_index(["step", "law"]).sort_index()
     moved = by_step.c.loc[2].to_numpy() - by_step.c.loc[1].to_numpy()
     missed = by_step.c.loc[2].to_numpy() - by_step.predicted_c.loc[2].to_numpy()

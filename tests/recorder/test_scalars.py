@@ -89,7 +89,7 @@ class Raising(float):
 
 
 def logged(folder, *calls):
-    """What `log` keeps of these calls, each a tuple of its positional and a dict of its keyword arguments."""
+    """The columns and warnings of these calls of `log`, each a tuple of positional and a dict of keyword arguments."""
     model, data = Gat(), graph()
     optimizer = sgd(model)
     with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, folder, metrics="fast") as recorder:

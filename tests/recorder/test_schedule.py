@@ -43,7 +43,7 @@ def test_a_share_lies_between_nothing_and_everything(share):
 
 
 class Time:
-    """A clock that is set by hand, and a training under it."""
+    """A simulated clock and training."""
 
     def __init__(self, share=0.05, every="auto"):
         self.now, self.bare = 0.0, 0.0
@@ -53,14 +53,14 @@ class Time:
         self.recorded, self.steps = [], 0
 
     def spend(self, seconds, unseen=UNSEEN):
-        """Record for so long, of which the stopwatch sees a part."""
+        """Spend time on recording, part of which the stopwatch sees."""
         seen = seconds / unseen
-        with self.watch, self.watch:  # a context inside of another counts once
+        with self.watch, self.watch:  # nested contexts count once
             self.now += seen
         self.now += seconds - seen
 
     def train(self, seconds, step, record, idle=0.0, startup=0.0):
-        """Train for so long: what a step, a record and a step without one take, each a function of their number."""
+        """Train for so long; `step`, `record` and `idle` return seconds, given the number of the step or record."""
         self.spend(startup)
         until = self.bare + seconds
         while self.bare < until:
@@ -81,7 +81,7 @@ class Time:
         return self.now / self.bare
 
     def gaps(self, start, end):
-        """Steps from a record to the next, in this part of the training."""
+        """Steps from one record to the next, in this part of the training."""
         chosen = [step for step in self.recorded if start * self.steps <= step < end * self.steps]
         return [after - before for before, after in pairwise(chosen)]
 
@@ -91,7 +91,7 @@ def constant(value):
 
 
 def with_expensive_groups(cost):
-    """As "standard" has them: each tenth and each hundredth record costs more."""
+    """As with "standard": every tenth and every hundredth record costs more."""
     return lambda number: cost * (1 + 2.5 * (number % 10 == 0) + 20 * (number % 100 == 0))
 
 
@@ -133,7 +133,7 @@ def test_a_training_that_costs_less_than_three_seconds_to_record_is_recorded_who
 
 @pytest.mark.parametrize("slow", ["step", "record"])
 def test_one_slow_step_does_not_silence_it(slow):
-    """A minute in which the machine did something else, in a step of training or in recording one."""
+    """The machine is busy for a minute, in a step of training or in recording one."""
     step, record = (lambda n: 60.0 if slow == "step" and n == 20_000 else 0.01), constant(0.004)
     time = Time().train(300, step, record)
     before = max(time.gaps(0.3, 0.5))
@@ -152,7 +152,7 @@ def test_a_cheap_recording_never_pauses():
 
 @pytest.mark.parametrize("together", [1, 8, 64])
 def test_records_that_are_measured_together_are_paced_by_what_each_costs(together):
-    """Whichever step it is in, and though most of it comes in few steps."""
+    """Although most of the time is spent in few steps."""
     time = Time()
     pace, waiting = time.counter._pace, []
 
@@ -179,7 +179,7 @@ def test_a_budget_thins_any_schedule_and_without_one_nothing_is_left_out():
 
 
 def test_what_is_known_of_the_next_record():
-    """By which c is predicted: only where the step after this one will be recorded."""
+    """c is predicted only if the next step will be recorded."""
     time = Time()
     foreseen = []
     for number in range(3000):

@@ -1,4 +1,4 @@
-"""What the recorder sees beside the tables, on small trainings whose right answers are known."""
+"""Signals of small trainings for which they are known."""
 
 import math
 
@@ -33,7 +33,7 @@ def train(
     loss_of=F.cross_entropy,
     **options,
 ):
-    """Train; returns the run, and weights and gradients, not clipped, at each step."""
+    """Train; returns the run, and weights and unclipped gradients at each step."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
     seen = []
     with gatdiag.watch(model, folder, every=every, **{"metrics": "fast", **options}) as recorder:
@@ -122,7 +122,7 @@ def test_inputs_outputs_and_labels_are_described(tmp_path):
     assert output["labels"][0] == output["labels"][1] == output["labels"][2] > 0
     assert output["last_operation"] == "AddmmBackward0"
     assert (signals["unreached"], signals["foreign_leaves"]) == ([], 0)
-    assert {*signals["zero_inputs"]} == {"2"}  # features of the data may never occur; hidden ones should
+    assert {*signals["zero_inputs"]} == {"2"}  # zero columns of the data are not dead units
 
 
 def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
@@ -243,7 +243,7 @@ def test_dead_units_are_seen_where_they_feed_a_layer(tmp_path):
 
 
 def trains_as_bare(watched):
-    """True if it is where twenty steps lead that nobody watches and that clear no gradients; so are its gradients."""
+    """True if weights and gradients are those after twenty unwatched steps that do not clear gradients."""
     bare = mlp()
     optimizer = torch.optim.SGD(bare.parameters(), lr=0.1)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Optimizers that hold none of the model's parameters: those that train nothing, and those of other models."""
+"""Optimizers without parameters of the model: they train nothing, or another model."""
 
 import copy
 import warnings
@@ -145,7 +145,7 @@ def test_the_critics_steps_are_none_of_the_generators(tmp_path, detached, critic
 
 
 def test_an_optimizer_without_gradients_that_steps_with_the_models_own_is_no_step(tmp_path):
-    """As the heads of other tasks do, whose losses are not in this batch."""
+    """As with the heads of other tasks, whose losses are not in this batch."""
     model, data = Gat(), graph()
     idle = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.5)
     own = sgd(model)

@@ -1,4 +1,4 @@
-"""Training that does not call the model's own forward pass: its laws are those of what it computes."""
+"""Training that calls parts of the model instead of the model: its laws are those of the traced computation."""
 
 import random
 import sys
@@ -39,7 +39,7 @@ class Methods(Net):
     """The ways in which training reaches a network."""
 
     def training_step(self, batch, number):
-        x = F.dropout(batch.x, 0.1, self.training)  # the inputs have changed before the first layer sees them
+        x = F.dropout(batch.x, 0.1, self.training)  # changes the inputs before the first layer
         hidden = F.relu(self.conv1(x, edge_index=batch.edge_index))
         return F.cross_entropy(self.conv2(hidden, batch.edge_index), batch.y)
 
@@ -51,7 +51,7 @@ class Methods(Net):
 
 
 class Around(nn.Module):
-    """As a LightningModule has it."""
+    """As in a LightningModule."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ class Around(nn.Module):
 
 
 class Split(nn.Module):
-    """Two parts: a law joins them."""
+    """Two parts with common laws."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ class Variational(nn.Module):
 
 
 def in_a_function(model, inplace=False):
-    """Layers called from outside, one after the other, with a module of the caller's between them."""
+    """Layers called one after the other, with a module of the caller in between."""
     hidden = nn.ReLU(inplace)(model.conv1(DATA.x, DATA.edge_index))
     return F.cross_entropy(model.conv2(hidden, DATA.edge_index), DATA.y)
 
@@ -169,7 +169,7 @@ def test_laws_are_those_of_what_training_computes(tmp_path, name):
     assert torch._C._len_torch_function_stack() == 0
     run = gatdiag.load(tmp_path / "run")
     assert run.meta["structure"]["order"] == "execution"
-    assert len(run.laws) == 6  # one a hidden unit, as of the network called by itself
+    assert len(run.laws) == 6  # one for each hidden unit, as of the network itself
     assert len(run.neurons) == 3 * 6
     assert run.neurons.delta.abs().max() < 1e-6
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
@@ -189,7 +189,7 @@ def test_laws_are_the_same_as_of_the_network_called_by_itself(tmp_path):
 
 
 def test_a_step_that_is_made_inside(tmp_path):
-    """Manual optimization: the backward pass and the step are part of what training calls."""
+    """Manual optimization: `training_step` runs the backward pass and the optimizer step."""
 
     class Manual(Methods):
         def training_step(self, batch, number):
@@ -209,7 +209,7 @@ def test_a_step_that_is_made_inside(tmp_path):
 
 
 def test_nothing_but_laws_is_lost_where_a_loss_is_not_seen(tmp_path):
-    """Gradients that something else computes: the ends of what was seen are what the loss depends on."""
+    """Something else computes the gradients: the loss depends on all unused values."""
     model = Methods()
     optimizer = sgd(model)
     with gatdiag.watch(model, tmp_path / "run"):
@@ -226,7 +226,7 @@ def test_nothing_but_laws_is_lost_where_a_loss_is_not_seen(tmp_path):
 
 
 class Reversed(torch.autograd.Function):
-    """Its gradient is not that of what it computes."""
+    """Its gradient is not that of its output."""
 
     @staticmethod
     def forward(ctx, x):
@@ -258,7 +258,7 @@ def with_state_kept(model):
 
 @pytest.mark.parametrize("loss_of", [through_a_function_of_its_own, with_a_penalty, with_state_kept])
 def test_what_the_tape_cannot_see_is_held_fixed(tmp_path, loss_of):
-    """Each of these breaks every law that the two layers would have."""
+    """Each of these breaks every law of the two layers."""
     with pytest.warns(RecordingWarning, match="the model has no conservation law"):
         watched = trained(Net, loss_of, tmp_path / "run")
     assert same(watched, trained(Net, loss_of))
@@ -316,9 +316,9 @@ def test_a_default_device_may_be_set_meanwhile(tmp_path):
     assert len(gatdiag.load(tmp_path / "run").neurons) == 6
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch.compile about itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_compiled_code_is_not_looked_into_and_computes_the_same(tmp_path):
-    """Laws hold as far as what is compiled, of which the graph is the very one that it is without a tape."""
+    """Laws are found up to the compiled function, whose graph is the same as without a tape."""
     graphs = []
 
     def backend(graph_module, inputs):

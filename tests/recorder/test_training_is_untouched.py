@@ -1,4 +1,4 @@
-"""Training is bit for bit what it is without gatdiag, and nothing is left behind."""
+"""Training is bit for bit the same as without gatdiag, and no hook is left behind."""
 
 import copy
 import io
@@ -34,7 +34,7 @@ def hooks():
 
 
 def planted(model):
-    """Everything that hangs on the modules and parameters of a model."""
+    """All hooks and attributes of a model's modules and parameters."""
     return [
         (sorted(vars(module)), [len(table) for name, table in vars(module).items() if name.endswith("_hooks")])
         for module in model.modules()

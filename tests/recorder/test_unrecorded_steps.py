@@ -1,4 +1,4 @@
-"""Steps of which nothing is recorded: they are counted, and logged to, as if they were; and cost next to nothing."""
+"""Steps that are not recorded are counted and logged to like others, at almost no cost."""
 
 import contextlib
 
@@ -112,7 +112,7 @@ def optimizers_take_turns(model, data, log):
 
 
 def one_part_only(model, data, log):
-    """Its step stays open until the next training pass begins, for other parameters have gradients, too."""
+    """The step stays open until the next training pass, because other parameters have gradients, too."""
     optimizer = sgd(model.convs[0])
     for step in range(STEPS):
         model.zero_grad()
@@ -124,7 +124,7 @@ def one_part_only(model, data, log):
 
 
 def another_model_is_trained_meanwhile(model, data, log):
-    """By a hook on the step, or, as it comes to the same, in another thread."""
+    """In a hook of the optimizer, which is equivalent to another thread."""
     optimizer, other = sgd(model), Gat()
     optimizer_of_other = sgd(other)
 
@@ -141,7 +141,7 @@ def another_model_is_trained_meanwhile(model, data, log):
 
 
 def a_hook_steps_the_rest(model, data, log):
-    """It has no gradients, and does so from the middle on."""
+    """From the middle on; the rest has no gradients."""
     first, rest = sgd(model.convs[0], model.convs[1]), sgd(model.convs[2].requires_grad_(False))
     for step in range(STEPS):
         if step == 6:
@@ -153,7 +153,7 @@ def a_hook_steps_the_rest(model, data, log):
 
 
 def in_evaluation_mode(model, data, log):
-    """Only the backward pass tells that this is training."""
+    """Only the backward pass shows that this is training."""
     model.eval()
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -178,7 +178,7 @@ def checkpointed(model, data, log):
 
 
 def interrupted(model, data, log):
-    """Now and then in a step, of one optimizer, and later of the first of two."""
+    """In some steps, of one optimizer and later of the first of two."""
     first, rest = sgd(model.convs[0], model.convs[1]), sgd(model.convs[2].requires_grad_(False))
 
     def interrupt(*_):
@@ -198,7 +198,7 @@ def interrupted(model, data, log):
 
 
 class TwoInOne(torch.optim.SGD):
-    """Calls its parent's step twice, of which torch tells, too, where a plain SGD was made before."""
+    """Calls its parent's step twice, which runs torch's hooks, too, if a plain SGD was created before."""
 
     def step(self, closure=None):
         super().step()
@@ -216,7 +216,7 @@ def two_steps_in_one(model, data, log):
 
 
 def a_closure_fails(model, data, log):
-    """Of an optimizer whose forward passes are all made by closures."""
+    """All forward passes are run by the closure."""
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
     for step in range(STEPS):
         evaluations = 0
@@ -237,7 +237,7 @@ def a_closure_fails(model, data, log):
 
 
 def weights_without_their_modules(model, data, log):
-    """The model uses the weights of its layers, and no layer is called."""
+    """The model uses the weights of its layers without calling them."""
     model.forward = lambda x, edge_index: x @ model.convs[0].lin_l.weight.T @ model.convs[2].lin_l.weight.T
     optimizer = sgd(model.convs[0].lin_l, model.convs[2].lin_l)
     for step in range(STEPS):
@@ -313,7 +313,7 @@ def test_steps_are_counted_and_logged_to_as_where_all_are_recorded(tmp_path, pat
 
 
 def test_gradients_before_clipping_are_those_of_the_step_and_of_none_before(tmp_path):
-    """Two losses share a pass; the second one's backward pass comes before the first one's step is over."""
+    """Two losses share a forward pass; the second backward pass comes before the end of the first step."""
     torch.manual_seed(0)
     model = nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
     model.forward = lambda x: (model["actor"](x), model["critic"](x))
@@ -365,7 +365,7 @@ def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path)
 
 @pytest.mark.parametrize("has_compiled", [False, True])
 def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monkeypatch, has_compiled):
-    """Where something was compiled they always are, or it would be compiled anew."""
+    """After compilation the hooks stay, because removing them would compile again."""
     monkeypatch.setattr(layers, "_has_compiled", lambda: has_compiled)
     seen = {}
 
@@ -388,7 +388,7 @@ def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monk
 
 
 def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
-    """The step before stays open, for other parameters have gradients, too."""
+    """The step before stays open, because other parameters have gradients, too."""
     layer, data = GATv2Conv(5, 3), graph()
     optimizer = torch.optim.SGD([layer.bias], lr=0.1)
     with gatdiag.watch(layer, tmp_path / "run", every=lambda step: step == 2, metrics="full", law_search_seconds=0):
@@ -413,7 +413,7 @@ def test_replaced_parameters_are_noticed_at_once(tmp_path):
 
 
 class Odd(torch.Tensor):
-    """A gradient that nothing can be asked of."""
+    """A gradient whose sum raises."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

@@ -1,4 +1,4 @@
-"""Parameters of several types and shapes together, against one at a time."""
+"""Parameters of several dtypes and shapes measured together, against one at a time."""
 
 import math
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def moved(made, amount=0.3):
 
 
 def measured(watched, move=lambda: None):
-    """The columns of one step, which moves the weights, and without what is masked."""
+    """The columns of one step."""
     backlog = Backlog(SimpleNamespace(weights=watched), COLUMNS, Guard(), None)
     sample = backlog.take(0, 0, frozenset(GROUPS), None)
     with torch.no_grad():

@@ -181,7 +181,7 @@ class Recorder:
         for other in [other for other in _active if other._runs_until_exit and other.folder == self.folder]:
             if not self._settings.overwrite and self._settings.resume is False:
                 raise InputError(
-                    f"{self.folder} is being recorded by an earlier call of watch(). Call finish() on the recorder "
+                    f"{self.folder} is being recorded by an earlier call of watch(): call finish() on the recorder "
                     "that it returned, use another folder, or pass overwrite=True to delete that run or resume=True "
                     "to continue it"
                 )

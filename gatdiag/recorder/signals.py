@@ -77,9 +77,7 @@ class Signals:
 
     def on_layer(self, layer: str, inputs: Iterable[Any]) -> None:
         """Called after a layer in training: note its share of dead inputs, and whether they come from a sigmoid."""
-        x = next(
-            (tensor for _, tensor in named_tensors(inputs) if tensor.is_floating_point() and tensor.dim() > 1), None
-        )
+        x = next((x for _, x in named_tensors(inputs) if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
             return
         if criterion.last_operation(x).startswith("Sigmoid"):

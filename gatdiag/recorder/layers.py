@@ -71,8 +71,8 @@ class ForwardPass:
     gradients: dict[str, smoothing.Numbers | Tensor] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # layer -> column -> value
     runs_with_gradient: set[int] = field(default_factory=set)
-    ended: bool = False
-    taken: bool = False  # it is the row of a step
+    has_ended: bool = False
+    is_taken: bool = False  # it is the row of a step
     is_suspect: bool = False  # some entry is known not to be finite
 
 
@@ -210,7 +210,7 @@ class LayerRecorder:
         self._pass, self._edge_index = ForwardPass(self._step, self._passes), None
 
     def _end_pass(self) -> None:
-        self._pass.ended = bool(self._pass.runs)
+        self._pass.has_ended = bool(self._pass.runs)
 
     def _drop_tape(self) -> None:
         if self._tape is not None:
@@ -257,7 +257,7 @@ class LayerRecorder:
     def _start_layer(self, layer: str, module: nn.Module) -> None:
         if not is_in_backward_pass():  # there, activation checkpointing repeats forward passes
             self._recorder.on_layer_start()
-            if self._pass.ended or self._pass.taken:
+            if self._pass.has_ended or self._pass.is_taken:
                 self._begin_pass()
         if "attention" in self.due_groups:
             self._guard("attention", self._hook_attention, layer, module)
@@ -314,7 +314,7 @@ class LayerRecorder:
             return  # the graph outlived the recording
         with self._stopwatch:
             forward_pass, number = run
-            if forward_pass.step == self._step and not forward_pass.taken:
+            if forward_pass.step == self._step and not forward_pass.is_taken:
                 what = "gradients of layer outputs"
                 self._guard(what, self._measure_gradient, layer, forward_pass, number, gradient)
             self._recorder.on_gradient()
@@ -433,7 +433,7 @@ class LayerRecorder:
     def take_pass(self) -> ForwardPass:
         """The forward pass whose row this step gets; it does not change afterwards."""
         forward_pass = self._last_with_gradient or self._pass
-        forward_pass.taken = True
+        forward_pass.is_taken = True
         return forward_pass
 
 
@@ -452,9 +452,12 @@ def _floating_tensors(output: Any) -> Iterator[Tensor]:
         is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
         if is_plain and output.is_floating_point():
             yield output
-        return
-    for item in output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ():
-        yield from _floating_tensors(item)
+    elif isinstance(output, Mapping):
+        for item in output.values():
+            yield from _floating_tensors(item)
+    elif isinstance(output, tuple | list):
+        for item in output:
+            yield from _floating_tensors(item)
 
 
 def _first_tensor_or_none(output: Any) -> Tensor | None:

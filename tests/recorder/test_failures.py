@@ -269,7 +269,7 @@ def test_an_exception_that_cannot_be_described_comes_out_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "positive number"),
+        ({"every": 0}, "positive integer"),
         ({"every": "often"}, "every="),
         ({"budget": 2.0}, "budget="),
         ({"metrics": "standrad"}, "standard"),

@@ -167,7 +167,7 @@ def _cost_table(costs: Sequence[Cost], *, is_auto: bool) -> Table:
             f"{cost.first:.2f}",
             f"{cost.bytes:,.0f}",
             *(
-                [f"{cost.whole:.3f}", format_number(cost.recorded, ".0%")]
+                [f"{cost.total_ratio:.3f}", format_number(cost.recorded, ".0%")]
                 if is_auto
                 else [format_number(cost.calls, "+.0f")]
             ),

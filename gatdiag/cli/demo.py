@@ -15,7 +15,7 @@ from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_empt
 from gatdiag.cli.printing import plain_console
 from gatdiag.cli.training import epoch_progress
 from gatdiag.errors import InputError
-from gatdiag.experiments.settings import Experiment, demonstration
+from gatdiag.experiments.settings import Experiment, demo_settings
 
 if TYPE_CHECKING:
     from gatdiag.run import Run
@@ -51,12 +51,12 @@ def demo(
     if layers < 2:
         raise InputError(f"--layers: expected 2 or more, got {layers}")
     check_empty(out, overwrite=overwrite)
-    usual_rate, usual_epochs = demonstration(dataset)
+    default_rate, default_epochs = demo_settings(dataset)
     experiment = Experiment(
         data=dataset,
         layers=layers,
-        learning_rate=usual_rate if learning_rate is None else learning_rate,
-        epochs=usual_epochs if epochs is None else epochs,
+        learning_rate=default_rate if learning_rate is None else learning_rate,
+        epochs=default_epochs if epochs is None else epochs,
         seed=seed,
     )
     trainings = {out / scheme.replace("_", "-"): replace(experiment, initialization=scheme) for scheme in SCHEMES}

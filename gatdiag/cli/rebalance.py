@@ -50,7 +50,7 @@ def rebalance(
     in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite IN.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Balance the weights of a checkpoint without changing its function.
+    """Balance a checkpoint's weights without changing its function.
 
     The weights of each neuron are rescaled; epoch, scheduler and all else in the file are kept. The file is written
     completely or not at all. If no neuron can be balanced, nothing is written and the exit status is 2.

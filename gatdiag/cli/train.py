@@ -44,7 +44,10 @@ def train(
     *,
     out: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the new run.")],
     root: Root = DATA_FOLDER,
-    every: Annotated[str, typer.Option(metavar="K", help="Record every K-th step, auto, or log.")] = "auto",
+    every: Annotated[
+        str,
+        typer.Option(metavar="K", help="Record every K-th step; auto limits the cost, log records ever fewer steps."),
+    ] = "auto",
     metrics: Annotated[str, typer.Option(metavar="NAME", help="What to record: fast, standard or full.")] = "standard",
     overwrite: Overwrite = False,
     **settings: Any,

@@ -118,18 +118,18 @@ def _make_training(
 def _make_settings(
     data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
 ) -> Experiment:
-    from gatdiag.experiments.settings import Experiment, demonstration
+    from gatdiag.experiments.settings import Experiment, demo_settings
 
-    usual_rate, usual_steps = demonstration(data)
+    default_rate, default_steps = demo_settings(data)
     kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
-    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else usual_rate
+    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else default_rate
     if not rate > 0:
         raise InputError(f"--lr: expected a positive learning rate, got {rate}")
     return Experiment(
         optimizer=kind,  # type: ignore[arg-type]  # checked by Experiment
         learning_rate=rate,
         weight_decay=weight_decay,
-        epochs=usual_steps if steps is None else steps,
+        epochs=default_steps if steps is None else steps,
     )
 
 

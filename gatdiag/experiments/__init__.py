@@ -1,15 +1,15 @@
-"""Experiments: what gatdiag can run by itself.
+"""Experiments: trainings that gatdiag runs by itself.
 
 - `data`: named graphs with options: benchmark graphs, and those of `synthetic`
-- `synthetic`: graphs that are built in: block models, Tree-NeighborsMatch
+- `synthetic`: built-in graphs: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
-- `settings`: what a network and a training are, field by field
+- `settings`: settings of a network and of a training
 - `training`: a plain training loop on one graph, or on trees
-- `experiment`: one training from its settings, watched or not, with its result
+- `experiment`: one training from its settings, watched or not, and its result
 - `sweep`: all trainings of a grid, and a table of their results
-- `reproduce`: tables and figures of the papers by name, published beside measured
-- `pool`: many trainings at once, in processes
+- `reproduce`: tables and figures of the papers, published against measured
+- `pool`: parallel trainings, in processes or on a cluster
 - `markdown`: tables in Markdown
 - `bench`: what recording a training costs
-- `faults`: small trainings with one fault each: how often does the diagnosis name it?
+- `faults`: small trainings with planted faults: how often does the diagnosis name them?
 """

@@ -1,6 +1,6 @@
-"""What recording a training costs: watched and bare steps in turn, in one process.
+"""What recording a training costs: watched and bare steps alternate in one process.
 
-Other tools are measured alike, and so are remedies that stay in the forward pass: whatever attaches to a model.
+Other tools that attach to a model are measured in the same way, and so are remedies that stay in the forward pass.
 """
 
 import copy
@@ -32,18 +32,18 @@ from gatdiag.remedies import Skip, insert_after_, lipschitz_normalize_, weight_n
 from gatdiag.run import load
 from gatdiag.watching import watch
 
-# Called after each step with its loss.
+# Called with the loss after each step.
 AfterStep: TypeAlias = Callable[[Tensor], None]
 Tool: TypeAlias = Callable[[nn.Module, Path], AbstractContextManager[AfterStep]]
 Every: TypeAlias = int | Literal["auto"]
-_Times: TypeAlias = tuple[float, float]  # by the clock on the wall, and of the processor
+_Times: TypeAlias = tuple[float, float]  # wall time and processor time
 
-_LEAST: Final = 4  # rounds, however long they take
-_WARM: Final = 2  # steps before anything is timed
-_PACED: Final = 10  # watched steps a bare one where recording paces itself by the time that passes
-_COUNTED: Final = 10  # steps whose aten calls are counted: some quantities are recorded at each tenth
+_MIN_ROUNDS: Final = 4  # however long they take
+_WARMUP_STEPS: Final = 2
+_WATCHED_STEPS: Final = 10  # per round, unless every step is recorded
+_COUNTED_STEPS: Final = 10  # for aten calls: some quantities are recorded at every tenth step
 
-# What hears of every module and optimizer.
+# Hooks that are called for every module and optimizer.
 _GLOBAL_HOOKS: Final[tuple[dict[int, Any], ...]] = (
     modules._global_forward_pre_hooks,
     modules._global_forward_hooks,
@@ -58,10 +58,10 @@ class Case:
     """A training whose steps are timed.
 
     Attributes:
-        name: What it is called.
+        name: Name of the training.
         model: The model; copies of it are trained.
         args: Positional inputs of its forward pass.
-        loss: Its output -> scalar.
+        loss: Function of its output that returns a scalar.
         kwargs: Keyword inputs.
     """
 
@@ -72,8 +72,8 @@ class Case:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> "Case":
-        """The same on a device."""
-        args, kwargs = tree_map_only((Tensor, Data), lambda given: given.to(device), (self.args, self.kwargs))
+        """The case on a device."""
+        args, kwargs = tree_map_only((Tensor, Data), lambda value: value.to(device), (self.args, self.kwargs))
         return replace(self, model=self.model.to(device), args=args, kwargs=kwargs)
 
 
@@ -83,17 +83,17 @@ class Cost:
 
     Attributes:
         case: Name of the training.
-        tool: What watches it.
-        steps: How many watched steps were timed, beside the first.
+        tool: Name of the tool that watches it.
+        steps: Number of watched steps that were timed, without the first.
         bare: Mean time of a bare step, in seconds.
         watched: Mean time of a watched step, in seconds.
-        cpu_ratio: Mean processor time of a watched step relative to that of a bare one; on a busy machine it says more.
-        quartiles: Of the ratios of watched steps to the bare step that followed.
-        first: Time of the first watched step, in seconds, with all that happens once before it.
-        memory: By how much the largest resident memory of the process grew until then, in MiB.
-        bytes: Written to disk, a watched step; snapshots of weights are not counted.
-        calls: aten calls that watching adds to a step, a mean of ten; None where not each step is recorded.
-        recorded: Share of the watched steps that was recorded; None of other tools.
+        cpu_ratio: Mean processor time of a watched step relative to a bare one; more reliable on a busy machine.
+        quartiles: Quartiles of the ratios of watched steps to the bare step that followed.
+        first: Time of the first watched step including setup, in seconds.
+        memory: Growth of the peak resident memory of the process during the first step, in MiB.
+        bytes: Bytes written to disk per watched step, without snapshots of weights.
+        calls: Mean number of aten calls that watching adds to a step; None unless every step is recorded.
+        recorded: Share of the watched steps that was recorded; None for other tools.
     """
 
     case: str
@@ -115,26 +115,26 @@ class Cost:
         return self.watched / self.bare
 
     @property
-    def whole(self) -> float:
-        """The same of all that was trained, the first step included."""
+    def total_ratio(self) -> float:
+        """The ratio over all steps, including the first."""
         return (self.first + self.steps * self.watched) / ((self.steps + 1) * self.bare)
 
 
 def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float = 20.0, every: Every = 1) -> Cost:
-    """Train a model watched and a twin of it bare, in turn, by gradient descent.
+    """Train a model watched and a copy of it bare, in turn, with SGD.
 
-    A step is zero_grad, forward pass, loss, backward pass and update; a watched one logs its loss, too. While the twin
-    steps, hooks that hear of every module are off. A recorder that paces itself takes the time of bare steps for
-    training, so to "auto" two bare steps follow ten watched ones: it may record a fifth too much. The first of the two
-    is not timed, for it finds its own weights out of the caches.
+    A step is zero_grad, forward pass, loss, backward pass and optimizer step; a watched one also logs its loss. Global
+    hooks are removed during bare steps. With "auto", the recorder counts bare steps as training time, so only two
+    follow ten watched ones: it may record a fifth too much. The first of the two is not timed, as its weights are not
+    in the caches.
 
     Args:
         case: What to train.
-        name: Of the tool, in the result.
+        name: Name of the tool, in the result.
         tool: Attaches to a model, and writes into a folder.
-        folder: Where it writes; made if it does not exist.
-        seconds: How long to go on; four rounds are made in any case.
-        every: As given to the recorder.
+        folder: Where the tool writes; created if missing.
+        seconds: Duration of the measurement; at least four rounds are made.
+        every: The recorder's setting.
 
     Example:
         >>> import tempfile
@@ -144,26 +144,26 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         >>> cost.steps, cost.recorded, cost.ratio > 0
         (4, 1.0, True)
     """
-    bare = _training(case, copy.deepcopy(case.model), lambda _: None)
-    for _ in range(_WARM):
+    bare = _make_step(case, copy.deepcopy(case.model), lambda _: None)
+    for _ in range(_WARMUP_STEPS):
         bare()
     memory, begin = _peak_memory(), time.perf_counter()
     model = copy.deepcopy(case.model)
     with tool(model, folder) as after:
-        watched = _training(case, model, after)
+        watched = _make_step(case, model, after)
         watched()
         first, memory = time.perf_counter() - begin, _peak_memory() - memory
         rounds: list[tuple[list[_Times], _Times]] = []
-        while len(rounds) < _LEAST or time.perf_counter() - begin - first < seconds:
-            spent = [_timed(watched) for _ in range(1 if every == 1 else _PACED)]
+        while len(rounds) < _MIN_ROUNDS or time.perf_counter() - begin - first < seconds:
+            watched_times = [_time(watched) for _ in range(1 if every == 1 else _WATCHED_STEPS)]
             with _without_global_hooks():
                 if every != 1:
                     bare()
-                rounds.append((spent, _timed(bare)))
-        calls = None if every != 1 else _added_calls(watched, bare)
-    steps = [step for several, _ in rounds for step in several]
+                rounds.append((watched_times, _time(bare)))
+        calls = None if every != 1 else _count_added_calls(watched, bare)
+    steps = [times for watched_times, _ in rounds for times in watched_times]
     files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".safetensors"]
-    made = 1 + len(steps) + (0 if calls is None else _COUNTED)
+    step_count = 1 + len(steps) + (0 if calls is None else _COUNTED_STEPS)
     return Cost(
         case=case.name,
         tool=name,
@@ -171,17 +171,17 @@ def measure(case: Case, name: str, tool: Tool, folder: Path, *, seconds: float =
         bare=fmean(wall for _, (wall, _) in rounds),
         watched=fmean(wall for wall, _ in steps),
         cpu_ratio=fmean(cpu for _, cpu in steps) / fmean(cpu for _, (_, cpu) in rounds),
-        quartiles=(*quantiles([wall / alone for several, (alone, _) in rounds for wall, _ in several], n=4),),
+        quartiles=(*quantiles([wall / bare_wall for times, (bare_wall, _) in rounds for wall, _ in times], n=4),),
         first=first,
         memory=memory,
-        bytes=sum(file.stat().st_size for file in files) / made,
+        bytes=sum(file.stat().st_size for file in files) / step_count,
         calls=calls,
-        recorded=load(folder).parameters["step"].nunique() / made if (folder / "meta.json").exists() else None,
+        recorded=load(folder).parameters["step"].nunique() / step_count if (folder / "meta.json").exists() else None,
     )
 
 
-def _training(case: Case, model: nn.Module, after: AfterStep) -> Callable[[], None]:
-    """One step of training."""
+def _make_step(case: Case, model: nn.Module, after: AfterStep) -> Callable[[], None]:
+    """A function that makes one training step."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
@@ -198,7 +198,7 @@ def _training(case: Case, model: nn.Module, after: AfterStep) -> Callable[[], No
     return step
 
 
-def _timed(step: Callable[[], object]) -> _Times:
+def _time(step: Callable[[], object]) -> _Times:
     start = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - start[0], time.process_time() - start[1]
@@ -221,7 +221,7 @@ def _without_global_hooks() -> Iterator[None]:
 
 
 class _Counter(TorchDispatchMode):
-    """Counts operations."""
+    """Counts aten calls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -232,28 +232,28 @@ class _Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _added_calls(watched: Callable[[], None], bare: Callable[[], None]) -> float:
+def _count_added_calls(watched: Callable[[], None], bare: Callable[[], None]) -> float:
     with _Counter() as of_watched:
-        for _ in range(_COUNTED):
+        for _ in range(_COUNTED_STEPS):
             watched()
     with _Counter() as of_bare, _without_global_hooks():
         bare()
-    return float(of_watched.calls / _COUNTED - of_bare.calls)
+    return float(of_watched.calls / _COUNTED_STEPS - of_bare.calls)
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- tools and cases --------------------------------------------------------------------------------------------------
 
 
 def gatdiag_tool(metrics: str, every: Every) -> Tool:
     """`gatdiag.watch` with a preset and a cadence."""
 
     @contextmanager
-    def attached(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
+    def attach(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
         options: dict[str, Any] = {"metrics": metrics, "every": every}
         with watch(model, folder, **options) as recorder:
             yield lambda loss: recorder.log(loss=loss)
 
-    return attached
+    return attach
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def _tensorboard(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
             writer.add_histogram(name, parameter)
             if parameter.grad is not None:
                 writer.add_histogram(f"{name}.grad", parameter.grad)
-        writer.flush()  # its thread would write on while the bare step is timed
+        writer.flush()  # else its thread writes while the bare step is timed
 
     yield after
     writer.close()
@@ -305,10 +305,10 @@ def _aim(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
 
 
 PEERS: Final[Mapping[str, Tool]] = MappingProxyType({"wandb": _wandb, "TensorBoard": _tensorboard, "Aim": _aim})
-"""Other tools at every step, all that they record of weights and gradients; they raise ImportError if not installed."""
+"""Other tools, recording weights and gradients at every step; they raise ImportError if not installed."""
 
 
-def _on_graph(name: str, model: nn.Module, graph: Data) -> Case:
+def _graph_case(name: str, model: nn.Module, graph: Data) -> Case:
     def loss(logits: Tensor) -> Tensor:
         return F.cross_entropy(logits, graph.y.to(logits.device))
 
@@ -316,7 +316,7 @@ def _on_graph(name: str, model: nn.Module, graph: Data) -> Case:
 
 
 def _like_cora() -> Data:
-    """Sparse features with rows that sum to one, edges in both directions, and labels, at random."""
+    """A random graph of Cora's shapes: sparse features with rows that sum to one, undirected edges, labels."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(2708, 1433, generator=generator) < 0.0127).float()
     half = torch.randint(2708, (2, 5278), generator=generator)
@@ -324,8 +324,8 @@ def _like_cora() -> Data:
     return Data(x / x.sum(1, keepdim=True).clamp(min=1), torch.cat([half, half.flip(0)], dim=1), y=labels)
 
 
-def _tamed(model: Stack) -> Stack:
-    """Divide the weights of residual branches by their number: as they are drawn, a sum of 512 overflows."""
+def _shrink_branches(model: Stack) -> Stack:
+    """Divide the weights of residual branches by their number, as the sum of 512 branches would overflow."""
     branches = model.convs[1:-1]
     with torch.no_grad():
         for parameter in branches.parameters():
@@ -333,48 +333,50 @@ def _tamed(model: Stack) -> Stack:
     return model
 
 
-def _wide_gat(name: str, heads: int, v2: bool) -> Case:
+def _gat_case(name: str, heads: int, v2: bool) -> Case:
     model = GAT(64 * heads, 64 * heads, num_layers=10, heads=heads, v2=v2)
     return Case(name, model, (torch.randn(2708, 64 * heads), _like_cora().edge_index), lambda out: out.square().mean())
 
 
 CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
     {
-        "gcn-2-small": lambda name: _on_graph(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
-        "gcn-2": lambda name: _on_graph(name, gcn(1433, 7, 16, layers=2), _like_cora()),
-        "gat-10": lambda name: _on_graph(name, gat(1433, 7, layers=10), _like_cora()),
-        "gat-40": lambda name: _on_graph(name, gat(1433, 7, layers=40), _like_cora()),
-        "residual-gcn-512": lambda name: _on_graph(name, _tamed(gcn(1433, 7, layers=512, residual=True)), _like_cora()),
+        "gcn-2-small": lambda name: _graph_case(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
+        "gcn-2": lambda name: _graph_case(name, gcn(1433, 7, 16, layers=2), _like_cora()),
+        "gat-10": lambda name: _graph_case(name, gat(1433, 7, layers=10), _like_cora()),
+        "gat-40": lambda name: _graph_case(name, gat(1433, 7, layers=40), _like_cora()),
+        "residual-gcn-512": lambda name: _graph_case(
+            name, _shrink_branches(gcn(1433, 7, layers=512, residual=True)), _like_cora()
+        ),
     }
 )
-"""Name -> a built-in training of that name: on 240 nodes of a block model, or on a random graph of Cora's shapes."""
+"""Built-in trainings by name: on a block model of 240 nodes, or on a random graph of Cora's shapes."""
 
 
 GATS: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
     {
-        f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(_wide_gat, heads=heads, v2=v2)
+        f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(_gat_case, heads=heads, v2=v2)
         for v2 in (False, True)
         for heads in (1, 8)
     }
 )
-"""Name -> ten layers of PyG, each of width 64 a head, on a random graph of Cora's size."""
+"""PyG's GATs of ten layers, with 64 channels per head, on a random graph of Cora's size."""
 
 
-def _remedy(change: Callable[[nn.Module], object]) -> Tool:
+def _remedy_tool(change: Callable[[nn.Module], object]) -> Tool:
     @contextmanager
-    def attached(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
+    def attach(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
         change(model)
         yield lambda loss: None
 
-    return attached
+    return attach
 
 
 REMEDIES: Final[Mapping[str, Tool]] = MappingProxyType(
     {
-        "lipschitz_normalize_": _remedy(lipschitz_normalize_),
-        "weight_normalize_": _remedy(partial(weight_normalize_, c=4.0)),
-        "insert_after_ PairNorm": _remedy(lambda model: insert_after_(model, "convs.*", PairNorm())),
-        "insert_after_ Skip": _remedy(lambda model: insert_after_(model, "convs.*", Skip())),
+        "lipschitz_normalize_": _remedy_tool(lipschitz_normalize_),
+        "weight_normalize_": _remedy_tool(partial(weight_normalize_, c=4.0)),
+        "insert_after_ PairNorm": _remedy_tool(lambda model: insert_after_(model, "convs.*", PairNorm())),
+        "insert_after_ Skip": _remedy_tool(lambda model: insert_after_(model, "convs.*", Skip())),
     }
 )
-"""Name -> a remedy that stays in the forward pass, in place of a tool."""
+"""Remedies that stay in the forward pass, in place of a tool."""

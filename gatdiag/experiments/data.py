@@ -1,8 +1,8 @@
-"""Named graphs: some that are built in, and the benchmark graphs of the papers.
+"""Named graphs: built-in ones, and the benchmark graphs of the papers.
 
-A name is that of a graph, and may go on with options: ``NAME:KEY=VALUE,KEY=VALUE``, as in ``Cora:missing=1`` or
-``csbm:homophily=0.2,nodes=500``. Options of every graph are the attributes of `Variant`; those of a graph that is built
-in are the arguments of the function that makes it (`BUILT_IN_GRAPHS`), besides.
+Options may follow the name, ``NAME:KEY=VALUE,KEY=VALUE``, as in ``Cora:missing=1`` or
+``csbm:homophily=0.2,nodes=500``. Every graph has the options of `Variant`; a built-in graph also has the arguments of
+the function in `BUILT_IN_GRAPHS` that makes it.
 """
 
 import inspect
@@ -26,12 +26,12 @@ from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import check_choices
-from gatdiag.experiments.synthetic import block_model, contextual_block_model, seeded, tree_neighbors_match
+from gatdiag.experiments.synthetic import block_model, contextual_block_model, make_generator, tree_neighbors_match
 
 SPLITS: Final = ("train", "val", "test")
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
 
-_PAPERS_SPLIT = 1  # of the ten that come with the heterophilic graphs, the one of "Are GATs Out of Balance?"
+_PAPER_SPLIT = 1  # of the ten splits of the heterophilic graphs, the one in "Are GATs Out of Balance?"
 _NPZ_URL = "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data"
 
 Transform: TypeAlias = Literal["normalize-features", "none"]
@@ -40,7 +40,7 @@ BUILT_IN: Final = "sbm"
 BUILT_IN_GRAPHS: Final[Mapping[str, Callable[..., Data]]] = MappingProxyType(
     {BUILT_IN: block_model, "csbm": contextual_block_model, "tree": tree_neighbors_match}
 )
-"""Name -> what makes the graph; needs no files."""
+"""Functions that make the built-in graphs, by name."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Source:
     """Where PyG finds a graph.
 
     Attributes:
-        data_set: Class in `torch_geometric.datasets`; ``npz`` for a file of the repository heterophilous-graphs.
-        folder: Its root, below the root of all data.
-        name: Its argument of this name, which is the folder of its raw files, too; "" if the class is of one graph.
-        options: Its other arguments.
-        transform: What most work trains on.
+        data_set: Class in `torch_geometric.datasets`, or ``npz`` for a file of the repository heterophilous-graphs.
+        folder: Root of the data set, below the data set folder.
+        name: Argument ``name`` of the class, and folder of its raw files; "" if the class has a single graph.
+        options: Other arguments of the class.
+        transform: The usual feature transform.
     """
 
     data_set: str
@@ -86,18 +86,18 @@ SOURCES: Final[Mapping[str, Source]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """How a graph is changed before anything is trained on it.
+    """Changes to a graph before training.
 
     Attributes:
-        split: Which of the ten splits that come with a graph, from 0. None: the public split of Cora, CiteSeer and
-            PubMed, which have those of Geom-GCN as well; of all others split 1, on which "Are GATs Out of Balance?"
-            trained. Its graphs are those called ``.npz``, with their edges as stored.
-        edges: ``undirected``: with both directions of each link.
-        isolated: ``unmasked``: nodes without a link to another are in no mask, as CiteSeer's in that paper.
-        test: ``rest``: all nodes that are for neither training nor validation, as in PairNorm.
-        missing: Share of the nodes that are not for training whose features are set to zero, as in semi-supervised
+        split: Index of one of the ten splits of a graph; for Cora, CiteSeer and PubMed, those of Geom-GCN. None: the
+            public split of these three, and split 1 of all others, which "Are GATs Out of Balance?" trained on. The
+            graphs of that paper are those called ``.npz``, with edges as stored.
+        edges: ``undirected``: add the reverse of each edge.
+        isolated: ``unmasked``: remove isolated nodes from all masks, as for CiteSeer in that paper.
+        test: ``rest``: test on all nodes outside of the training and validation masks, as in PairNorm.
+        missing: Share of the nodes outside of the training mask whose features are set to zero, as in semi-supervised
             classification with missing vectors (SSNC-MV).
-        missing_seed: Of the draw of these nodes; the global random state is not touched.
+        missing_seed: Seed for the choice of these nodes; the global random state is not touched.
 
     Raises:
         InputError: A value is out of range.
@@ -116,26 +116,26 @@ class Variant:
     missing_seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses what no graph has."""
+        """Check the values."""
         check_choices(self)
         if self.split is not None and not 0 <= self.split < 10:
             raise InputError(f"Expected split to be from 0 to 9, got {self.split}")
         if not 0 <= self.missing <= 1:
-            raise InputError(f"Expected missing to be a share from 0 to 1, got {self.missing}")
+            raise InputError(f"Expected missing to be from 0 to 1, got {self.missing}")
 
 
 def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
     """A graph by name, with features ``x``, labels ``y``, ``edge_index`` and the masks (nodes,) of one split.
 
-    Raw files are looked for below ``root`` where PyG's own classes put them (``planetoid/Cora/raw``, ``actor/raw``,
-    ...). Those that are missing are downloaded and then kept there; nothing else is written below ``root``.
+    Raw files are read from ``root``, where PyG's classes store them (``planetoid/Cora/raw``, ``actor/raw``, ...).
+    Missing ones are downloaded and stored there; nothing else is written below ``root``.
 
     Args:
-        name: A key of `BUILT_IN_GRAPHS` or of `SOURCES`, in any case, with options if there are any.
-        root: Folder of the data sets.
+        name: A key of `BUILT_IN_GRAPHS` or `SOURCES`, in upper or lower case, optionally with options.
+        root: Data set folder.
 
     Raises:
-        InputError: No graph has this name or this option, or it is neither below the root nor can be downloaded.
+        InputError: There is no such graph or option, or the graph is neither below the root nor can be downloaded.
 
     Example:
         >>> load_graph("sbm").num_features
@@ -143,20 +143,20 @@ def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
         >>> load_graph("csbm:nodes=100,classes=2,missing=1").x.any(1).sum()  # training nodes keep their features
         tensor(40)
     """
-    key, options = _parsed(name)
+    key, options = _parse_name(name)
     variant = Variant(**{option: options.pop(option) for option in [*options] if option in _VARIANT})
     if (make := BUILT_IN_GRAPHS.get(key)) is not None:
         if variant.split is not None:
-            raise InputError(f"{key} has one split: leave split={variant.split} out")
-        return _vary(make(**options), variant)
-    return _vary(_from_files(key, Path(root).expanduser(), variant.split), variant)
+            raise InputError(f"{key} has only one split: leave out split={variant.split}")
+        return _apply_variant(make(**options), variant)
+    return _apply_variant(_load_files(key, Path(root).expanduser(), variant.split), variant)
 
 
 def prepared_graph(name: str, root: str | os.PathLike[str] = "data", transform: Transform | None = None) -> Data:
-    """A graph as one trains on it: `load_graph`, with its usual transform or with another.
+    """A graph from `load_graph` after a feature transform, by default the usual one.
 
     Raises:
-        InputError: There is no such graph, or it cannot be had.
+        InputError: There is no such graph, or it cannot be loaded.
     """
     graph = load_graph(name, root)
     if (transform or usual_transform(name)) == "normalize-features":
@@ -165,21 +165,22 @@ def prepared_graph(name: str, root: str | os.PathLike[str] = "data", transform: 
 
 
 def usual_transform(name: str) -> Transform:
-    """What is done to the features of a graph before most work trains on it.
+    """The usual feature transform of a graph.
 
-    The citation graphs of Planetoid (Cora, CiteSeer, PubMed) are bags of words whose rows are divided by their sums
-    (`torch_geometric.transforms.NormalizeFeatures`), in GCN, GAT and PyG's examples as in "Are GATs Out of Balance?".
-    On the others practice differs (Geom-GCN divides them, too); here they are left as they are, as in that paper.
+    Rows of the citation graphs of Planetoid (Cora, CiteSeer, PubMed), which are bags of words, are divided by their
+    sums (`torch_geometric.transforms.NormalizeFeatures`), as in GCN, GAT, PyG's examples and "Are GATs Out of
+    Balance?". For other graphs practice differs (Geom-GCN divides them, too); here they are unchanged, as in that
+    paper.
 
     Raises:
-        InputError: No graph has this name.
+        InputError: There is no such graph.
     """
-    key, _ = _parsed(name)
+    key, _ = _parse_name(name)
     return "none" if key in BUILT_IN_GRAPHS else SOURCES[key].transform
 
 
-def _parsed(name: str) -> tuple[str, dict[str, Any]]:
-    """The graph's own name, as the tables have it, and its options as values."""
+def _parse_name(name: str) -> tuple[str, dict[str, Any]]:
+    """The graph's key in `BUILT_IN_GRAPHS` or `SOURCES`, and the values of its options."""
     called, _, text = name.partition(":")
     key = {known.lower(): known for known in (*BUILT_IN_GRAPHS, *SOURCES)}.get(called.lower())
     if key is None:
@@ -192,7 +193,7 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
         if option not in known:
             raise InputError(f"{key} has no option {option!r}: expected KEY=VALUE, with KEY one of {', '.join(known)}")
         if option in options:
-            raise InputError(f"{key}: expected {option} once, got it again in {text!r}")
+            raise InputError(f"{key}: expected {option} once, got it twice in {text!r}")
         try:
             options[option] = known[option](value)
         except ValueError as error:
@@ -205,7 +206,7 @@ _VARIANT: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
 )
 
 
-def _from_files(name: str, base: Path, split: int | None) -> Data:
+def _load_files(name: str, base: Path, split: int | None) -> Data:
     source = SOURCES[name]
     files = Path(source.folder, source.name)
     options = {**source.options, **({"name": source.name} if source.name else {})}
@@ -213,27 +214,24 @@ def _from_files(name: str, base: Path, split: int | None) -> Data:
         options["split"] = "geom-gcn"
     try:
         with TemporaryDirectory(prefix="gatdiag-") as mirror, redirect_stdout(sys.stderr):  # some data sets print
-            _link(base, files, Path(mirror))
+            _link_raw_files(base, files, Path(mirror))
             is_file = source.data_set == "npz"
             data = _read_npz(Path(mirror, files, "raw", name)) if is_file else _read(source, Path(mirror), options)
-            _keep(Path(mirror), files, base)
+            _copy_downloads(Path(mirror), files, base)
     except Exception as error:
         raise InputError(
-            f"the graph {name} is not to be had: expected its raw files below {base / files} (root=FOLDER sets "
-            f"another folder), or a network to download them from ({type(error).__name__}: {error})"
+            f"the graph {name} cannot be loaded: expected its raw files below {base / files} (root=FOLDER sets "
+            f"another folder), or a network to download them ({type(error).__name__}: {error})"
         ) from error
     for mask in _MASKS:
         if data[mask].dim() > 1:
-            data[mask] = data[mask][:, _PAPERS_SPLIT if split is None else split]
-        data[mask] = data[mask].bool()  # PyG has those of Geom-GCN as uint8, of which ~ is not the others
+            data[mask] = data[mask][:, _PAPER_SPLIT if split is None else split]
+        data[mask] = data[mask].bool()  # those of Geom-GCN are uint8, for which ~ is bitwise
     return data
 
 
 def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
-    """Torch's random state is kept, from which a data set may draw.
-
-    What PyG makes of the raw files is not kept, so that it would print "Processing..." each time.
-    """
+    """Load a data set without changing torch's random state, and without "Processing..." on standard error."""
     kind = getattr(datasets, source.data_set)
     silent = type(kind.__name__, (kind,), {"log": property(lambda _: False, lambda *_: None)})
     with torch.random.fork_rng(devices=[]):
@@ -244,7 +242,7 @@ def _read(source: Source, base: Path, options: Mapping[str, Any]) -> Data:
 def _read_npz(file: Path) -> Data:
     if not file.exists():
         download_url(f"{_NPZ_URL}/{file.name}", str(file.parent))
-    with np.load(file) as arrays:  # pickles are refused
+    with np.load(file) as arrays:  # refuses pickles
         return Data(
             x=torch.from_numpy(arrays["node_features"]).float(),
             y=torch.from_numpy(arrays["node_labels"]).long(),
@@ -253,7 +251,7 @@ def _read_npz(file: Path) -> Data:
         )
 
 
-def _vary(graph: Data, variant: Variant) -> Data:
+def _apply_variant(graph: Data, variant: Variant) -> Data:
     if variant.edges == "undirected":
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
     if variant.test == "rest":
@@ -265,22 +263,22 @@ def _vary(graph: Data, variant: Variant) -> Data:
             graph[mask] = graph[mask] & linked
     if variant.missing:
         others = (~graph.train_mask).nonzero().flatten()
-        order = torch.randperm(len(others), generator=seeded(variant.missing_seed))
+        order = torch.randperm(len(others), generator=make_generator(variant.missing_seed))
         graph.x = graph.x.clone()
         graph.x[others[order[: round(variant.missing * len(others))]]] = 0
     return graph
 
 
-def _link(base: Path, folder: Path, mirror: Path) -> None:
-    """PyG writes processed/ beside raw/, and downloads what is missing; links let it do both elsewhere."""
+def _link_raw_files(base: Path, folder: Path, mirror: Path) -> None:
+    """Link raw files into a temporary folder, into which PyG downloads missing ones and writes processed/."""
     for file in (base / folder).rglob("raw/*"):
         link = mirror / file.relative_to(base)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file.resolve())
 
 
-def _keep(mirror: Path, folder: Path, base: Path) -> None:
-    """Copy what was downloaded below the root; a file that is there is never replaced."""
+def _copy_downloads(mirror: Path, folder: Path, base: Path) -> None:
+    """Copy downloaded files below the root, without replacing any file."""
     for file in (mirror / folder).rglob("raw/*"):
         kept = base / file.relative_to(mirror)
         if file.is_symlink() or os.path.lexists(kept):

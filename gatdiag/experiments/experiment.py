@@ -1,4 +1,4 @@
-"""One training from its settings: graph, network, first weights, remedies and loop; its result beside the run."""
+"""One training from its settings: graph, network, initialization, remedies and loop; its result beside the run."""
 
 import json
 import math
@@ -28,23 +28,23 @@ from gatdiag.structure.isolation import random_state
 from gatdiag.watching import watch
 
 FILE: Final = "experiment.json"
-"""In the run folder: the settings (key ``settings``), what it was trained with (``versions``), and what came of it
-(``result``: the attributes of `Result`, null while it trains)."""
+"""File in the run folder with the keys ``settings``, ``versions`` and ``result``: the attributes of `Result`, or null
+during training."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a training; accuracies are in [0, 1].
+    """The result of a training; accuracies are in [0, 1].
 
     Attributes:
-        test_accuracy: At the first epoch of the highest validation accuracy.
-        val_accuracy: The highest.
-        epochs_to_best: The number of that epoch, from 1.
-        last_test_accuracy: After the last epoch.
-        last_train_accuracy: After the last epoch.
-        loss: Of the last epoch's step; NaN and infinity are null in the file.
-        epochs: How many there were.
-        converged: Whether the loss fell below `Experiment.stop_below`; of trees, or all were right.
+        test_accuracy: Test accuracy at the first epoch with the highest validation accuracy.
+        val_accuracy: Highest validation accuracy.
+        epochs_to_best: Number of that epoch, from 1.
+        last_test_accuracy: Test accuracy after the last epoch.
+        last_train_accuracy: Training accuracy after the last epoch.
+        loss: Loss of the last epoch; NaN and infinity are null in the file.
+        epochs: Number of epochs.
+        converged: Whether the loss fell below `Experiment.stop_below` or, on trees, all answers were right.
     """
 
     test_accuracy: float
@@ -67,22 +67,22 @@ def run_experiment(
     overwrite: bool = False,
     progress: Callable[[int, Epoch], None] | None = None,
 ) -> Result:
-    """Train as the settings say; watched, if a folder is given, which then holds the run and `FILE`.
+    """Run the training that the settings describe; watched, if a folder is given.
 
     Args:
         experiment: The settings.
-        root: Folder of the data sets.
-        folder: Of the run, in which the parameters of the best validation accuracy are kept, too. None: unwatched.
-        every: As `gatdiag.watch` has it.
-        metrics: As `gatdiag.watch` has it.
-        overwrite: Replace the run that is in the folder.
-        progress: Called after each epoch with its position and numbers.
+        root: Data set folder.
+        folder: Folder for the run, the parameters of the best validation accuracy, and `FILE`. None: not watched.
+        every: Passed to `gatdiag.watch`.
+        metrics: Passed to `gatdiag.watch`.
+        overwrite: Replace a run in the folder.
+        progress: Called after each epoch with its index and numbers.
 
     Returns:
-        What came of it; the same, watched or not, and on the CPU the same for the same settings and versions.
+        The result: the same watched or not, and on the CPU the same for equal settings and versions.
 
     Raises:
-        InputError: The settings do not go together, the graph cannot be had, or there is a run in the folder.
+        InputError: Settings contradict each other, the graph cannot be loaded, or the folder already holds a run.
         ModelError: The initialization or a remedy does not fit the network.
 
     Example:
@@ -91,7 +91,7 @@ def run_experiment(
         True
     """
     if experiment.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device: expected cpu, for torch finds no GPU, got cuda")
+        raise InputError("Expected device to be cpu, as torch finds no GPU, got cuda")
     graph = graph_of(experiment, root)
     if empty := [split for split in SPLITS if not graph[f"{split}_mask"].any()]:
         raise InputError(
@@ -101,19 +101,19 @@ def run_experiment(
     graph = graph.to(experiment.device)
     fit = partial(train, model, graph, experiment, progress=progress, has_modes=experiment.has_modes)
     if folder is None:
-        return _result(fit())
+        return _make_result(fit())
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
-        _write(experiment, None, Path(folder))
-        result = _result(fit(recorder=recorder))
-        _write(experiment, result, Path(folder))
+        _write_document(experiment, None, Path(folder))
+        result = _make_result(fit(recorder=recorder))
+        _write_document(experiment, result, Path(folder))
     return result
 
 
 def graph_of(experiment: Experiment, root: str | os.PathLike[str] = "data") -> Data:
-    """The graph, its features as the settings have them.
+    """The graph of an experiment, after its feature transform.
 
     Raises:
-        InputError: There is no such graph, or it cannot be had.
+        InputError: There is no such graph, or it cannot be loaded.
 
     Example:
         >>> graph_of(Experiment(data="sbm")).num_features
@@ -124,11 +124,11 @@ def graph_of(experiment: Experiment, root: str | os.PathLike[str] = "data") -> D
 
 
 def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:
-    """The network with its first weights and remedies; torch's random state is as it was.
+    """The initialized network with its remedies; torch's random state does not change.
 
     Raises:
         InputError: There is no such initialization.
-        ModelError: It or a remedy does not fit the network.
+        ModelError: The initialization or a remedy does not fit the network.
     """
     with random_state(experiment.seed, ()):
         make = TreeNetwork if experiment.trees else build
@@ -143,7 +143,7 @@ def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:
 
 
 def _initialize(model: nn.Module, experiment: Experiment, graph: Data) -> None:
-    """Stacks are balanced by the procedure of the paper, from layer to layer; other networks by their laws."""
+    """Initialize a stack layer by layer, as in the paper; other networks by their laws."""
     generator = torch.Generator()
     try:
         initialize_(model, experiment.initialization, generator=generator.manual_seed(experiment.seed))
@@ -152,12 +152,12 @@ def _initialize(model: nn.Module, experiment: Experiment, graph: Data) -> None:
         initialize_(model, experiment.initialization, *inputs, generator=generator.manual_seed(experiment.seed))
 
 
-def _result(trained: TrainingResult) -> Result:
-    best, last = trained.epochs[trained.best], trained.epochs[-1]
+def _make_result(trained: TrainingResult) -> Result:
+    best, last = trained.epochs[trained.best_epoch], trained.epochs[-1]
     return Result(
         best.test_accuracy,
         best.val_accuracy,
-        trained.best + 1,
+        trained.best_epoch + 1,
         last.test_accuracy,
         last.train_accuracy,
         last.loss,
@@ -166,8 +166,8 @@ def _result(trained: TrainingResult) -> Result:
     )
 
 
-def document(experiment: Experiment, result: Result | None) -> dict[str, Any]:
-    """What `FILE` holds, as strict JSON has it."""
+def make_document(experiment: Experiment, result: Result | None) -> dict[str, Any]:
+    """The contents of `FILE`, as strict JSON."""
     values = None if result is None else asdict(result)
     if values is not None and not math.isfinite(values["loss"]):
         values["loss"] = None
@@ -183,6 +183,6 @@ def document(experiment: Experiment, result: Result | None) -> dict[str, Any]:
     }
 
 
-def _write(experiment: Experiment, result: Result | None, folder: Path) -> None:
+def _write_document(experiment: Experiment, result: Result | None, folder: Path) -> None:
     with atomic_write(folder / FILE) as part:
-        part.write_text(json.dumps(document(experiment, result), indent=1) + "\n")
+        part.write_text(json.dumps(make_document(experiment, result), indent=1) + "\n")

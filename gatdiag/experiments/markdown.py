@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def table(rows: pd.DataFrame) -> str:
-    r"""Rows of text and numbers, these with three digits; what is not there is left empty.
+    r"""A table of text and numbers (three digits); missing values are empty.
 
     Example:
         >>> print(table(pd.DataFrame({"case": ["a|b", None], "rate": [0.1234, 300.0], "steps": [300, 5]})))

@@ -1,8 +1,8 @@
 """Graph neural networks as the papers build them: stacks of PyG convolutions.
 
-Each factory is called with the number of features and of classes; the rest has the defaults of "Are GATs Out of
-Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), whose depth counts every convolution. `build` makes what the
-settings of a training say.
+`gat` and `gcn` take the numbers of features and classes; other arguments have the defaults of "Are GATs Out of
+Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023), where the depth counts every convolution. `build` makes a
+network from settings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ from gatdiag.experiments.settings import Network
 
 
 class Stack(nn.Module):
-    """Convolutions with ReLU and dropout between them; the last one is linear, for a cross-entropy loss.
+    """Convolutions with normalization, activation and dropout between them; the last one returns logits.
 
-    With ``residual``, each convolution between the first and the last adds to its input:
-    h_next = h + dropout(relu(norm(conv(h)))). ``norms`` has a normalization for each convolution but the last, or is
-    empty; linear layers among the convolutions do without the edges.
+    With ``residual``, each convolution but the first and the last adds to its input:
+    h_next = h + dropout(relu(norm(conv(h)))). ``norms`` has one module per convolution but the last, or is empty.
+    ``convs`` may contain linear layers, which ignore the edges.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Stack(nn.Module):
         norms: Sequence[nn.Module] = (),
         activation: Callable[[Tensor], Tensor] = F.relu,
     ) -> None:
-        """Stack convolutions whose widths follow each other."""
         super().__init__()
         self.convs = nn.ModuleList(convs)
         self.norms = nn.ModuleList(norms)
@@ -65,9 +64,10 @@ class Stack(nn.Module):
         return x
 
 
-def gin(width: int, following: int, bias: bool = True) -> GINConv:
-    """A layer of a GIN with an MLP of two layers."""
-    return GINConv(nn.Sequential(nn.Linear(width, following, bias), nn.ReLU(), nn.Linear(following, following, bias)))
+def gin(in_channels: int, out_channels: int, bias: bool = True) -> GINConv:
+    """A GIN convolution with an MLP of two layers."""
+    first, second = nn.Linear(in_channels, out_channels, bias), nn.Linear(out_channels, out_channels, bias)
+    return GINConv(nn.Sequential(first, nn.ReLU(), second))
 
 
 def gat(
@@ -78,7 +78,7 @@ def gat(
     heads: int = 1,
     dropout: float = 0.0,
 ) -> Stack:
-    """GATv2 with shared weights and no bias; heads are concatenated, and the last layer has one.
+    """GATv2 with shared weights and without bias; heads are concatenated, and the last layer has one.
 
     Example:
         >>> model = gat(1433, 7)
@@ -86,7 +86,7 @@ def gat(
         (10, torch.Size([1, 1, 64]))
     """
     network = Network(layers=layers, width=hidden_channels, heads=heads, dropout=dropout, attention_dropout=dropout)
-    return _stacked(network, in_channels, out_channels)
+    return _build_stack(network, in_channels, out_channels)
 
 
 def gcn(
@@ -97,25 +97,25 @@ def gcn(
     dropout: float = 0.0,
     residual: bool = False,
 ) -> Stack:
-    """Graph convolutional network without bias; residual with an identity skip around each hidden convolution.
+    """GCN without bias; ``residual`` adds an identity skip around each hidden convolution.
 
     Example:
         >>> gcn(1433, 7, layers=2).convs[1].lin.weight.shape
         torch.Size([7, 64])
     """
     network = Network(model="gcn", layers=layers, width=hidden_channels, dropout=dropout, residual=residual)
-    return _stacked(network, in_channels, out_channels)
+    return _build_stack(network, in_channels, out_channels)
 
 
 class OmegaGATConv(nn.Module):
-    """Attention of which a layer learns how much it wants: (1 - omega) W h_v + omega sum_u alpha_uv W h_u.
+    """Attention with a learned share omega: (1 - omega) W h_v + omega sum_u alpha_uv W h_u.
 
     Args:
-        conv: What attends; its own weight maps the features of the node itself, too.
+        conv: The attention layer, whose weight W also maps the features of the node itself.
 
     Source:
         Eliasof, Ruthotto, Treister, "Improving Graph Neural Networks with Learnable Propagation Operators" (ICML 2023):
-        h - omega (h - S h), one omega for each layer. Here omega begins at 1, where the layer is the attention alone.
+        h - omega (h - S h), with one omega per layer. Here omega starts at 1, where the layer is pure attention.
 
     Example:
         >>> conv = OmegaGATConv(GATv2Conv(5, 3, bias=False, share_weights=True))
@@ -137,14 +137,14 @@ class OmegaGATConv(nn.Module):
 
 
 class Deep(nn.Module):
-    """DeepGAT or DeepGT: a linear layer, convolutions of one width, a linear layer.
+    """DeepGAT or DeepGT: a linear layer, convolutions of equal width, a linear layer.
 
-    Each convolution follows dropout and is followed by the activation, but the last, and by its normalization.
+    Before each convolution is dropout; after it are the activation (but for the last) and normalization.
 
     Source:
         Dasoulas, Scaman, Virmaux, "Lipschitz Normalization for Self-Attention Layers with Application to Graph Neural
-        Networks", ICML 2021, and their code, whose output is logarithms of probabilities: of these cross-entropy is the
-        same as of the logits here.
+        Networks", ICML 2021, and their code, which returns log-probabilities: their cross-entropy is the same as that
+        of the logits here.
     """
 
     def __init__(self, network: Network, in_channels: int, out_channels: int) -> None:
@@ -168,19 +168,19 @@ class Deep(nn.Module):
 
 
 class TreeNetwork(nn.Module):
-    """Two embeddings summed, convolutions of one width, a linear layer without bias.
+    """A sum of two embeddings, convolutions of equal width, a linear layer without bias.
 
     Each layer is norm(x + activation(conv(x))), without the skip if the network is not residual. The features of
     `gatdiag.experiments.synthetic.tree_neighbors_match` are one-hot, so that `first` is the sum of two embeddings.
 
     Args:
-        network: Its settings; ``model`` is gcn, gat, gin or ggnn.
+        network: The settings; ``model`` is gcn, gat, gin or ggnn.
         in_channels: Number of features.
         out_channels: Number of classes.
 
     Source:
         Alon & Yahav, "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their
-        code; there the GAT is without activation, and the GGNN without activation, skip and normalization.
+        code, where the GAT has no activation, and the GGNN neither activation, nor skip, nor normalization.
 
     Example:
         >>> model = TreeNetwork(Network(model="gat", layers=3, width=8, heads=4, bias=True), 10, 5)
@@ -193,7 +193,7 @@ class TreeNetwork(nn.Module):
         width = network.heads * network.width
         norm: Callable[[int], nn.Module] = NORMS.get(network.norm, lambda _: nn.Identity())
         self.first = nn.Linear(in_channels, width, bias=False)
-        nn.init.normal_(self.first.weight)  # as torch's embeddings
+        nn.init.normal_(self.first.weight)  # as nn.Embedding
         self.convs = nn.ModuleList(_tree_convolution(network, width) for _ in range(network.layers))
         self.norms = nn.ModuleList(norm(width) for _ in range(network.layers))
         self.last = nn.Linear(width, out_channels, bias=False)
@@ -212,26 +212,26 @@ class TreeNetwork(nn.Module):
 
 
 def _tree_convolution(network: Network, width: int) -> nn.Module:
-    """A layer that keeps the width; a GIN's has batch normalization."""
+    """A convolution that keeps the width; that of a GIN has batch normalization."""
     conv: nn.Module
     if network.model == "ggnn":
         conv = GatedGraphConv(width, num_layers=1, bias=network.bias)
     elif network.model == "gin":
-        conv = GINConv(nn.Sequential(*_normed(width), *_normed(width)))
+        conv = GINConv(nn.Sequential(*_linear_norm_relu(width), *_linear_norm_relu(width)))
     else:
         conv = CONVOLUTIONS[network.model](network, width, network.width, network.heads)
     return conv
 
 
-def _normed(width: int) -> tuple[nn.Module, ...]:
+def _linear_norm_relu(width: int) -> tuple[nn.Module, ...]:
     return nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()
 
 
 def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep:
-    """The network that the settings describe, with weights as PyG's layers begin.
+    """The network that the settings describe, with PyG's default initialization.
 
     Raises:
-        InputError: It is a ggnn, whose layers keep the width: see `TreeNetwork`.
+        InputError: The model is ggnn, which needs a `TreeNetwork`.
 
     Example:
         >>> model = build(Network(model="gatv2", heads=8, layers=3, share_weights=False), 1433, 7)
@@ -239,15 +239,15 @@ def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep
         torch.Size([512, 512])
     """
     if network.model == "ggnn":
-        raise InputError("ggnn keeps its width, as only the network of trees does: expected trees to be 1 or more")
+        raise InputError("model=ggnn is only supported on trees: expected trees to be 1 or more, got 0")
     if network.model == "sgc":
         return Stack([SGConv(in_channels, out_channels, K=network.layers, bias=network.bias)])
     if network.model in ("deep-gat", "deep-gt"):
         return Deep(network, in_channels, out_channels)
-    return _stacked(network, in_channels, out_channels)
+    return _build_stack(network, in_channels, out_channels)
 
 
-def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
+def _build_stack(network: Network, in_channels: int, out_channels: int) -> Stack:
     convs = _convolutions(network, in_channels, network.layers - 1)
     width = network.heads * network.width if convs else in_channels
     convs.append(CONVOLUTIONS[network.model](network, width, out_channels, 1))
@@ -256,7 +256,7 @@ def _stacked(network: Network, in_channels: int, out_channels: int) -> Stack:
 
 
 def _convolutions(network: Network, in_channels: int, count: int) -> list[nn.Module]:
-    """Hidden ones, from the width of what comes in."""
+    """The hidden convolutions."""
     widths = [in_channels, *[network.heads * network.width] * (count - 1)][:count]
     return [CONVOLUTIONS[network.model](network, width, network.width, network.heads) for width in widths]
 
@@ -282,13 +282,13 @@ CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]]
         "transformer": partial(_attention, TransformerConv),
         "deep-gat": partial(_attention, GATConv),
         "deep-gt": partial(_attention, TransformerConv),
-        "gcn": lambda network, width, following, _: GCNConv(width, following, bias=network.bias),
-        "sage": lambda network, width, following, _: SAGEConv(width, following, bias=network.bias),
-        "gin": lambda network, width, following, _: gin(width, following, network.bias),
-        "mlp": lambda network, width, following, _: nn.Linear(width, following, bias=network.bias),
+        "gcn": lambda network, width, out_channels, _: GCNConv(width, out_channels, bias=network.bias),
+        "sage": lambda network, width, out_channels, _: SAGEConv(width, out_channels, bias=network.bias),
+        "gin": lambda network, width, out_channels, _: gin(width, out_channels, network.bias),
+        "mlp": lambda network, width, out_channels, _: nn.Linear(width, out_channels, bias=network.bias),
     }
 )
-"""Model -> (settings, width, that which follows of each head, heads) -> a layer."""
+"""Layers by model: (settings, in_channels, out_channels per head, heads) -> a layer."""
 ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {"relu": F.relu, "elu": F.elu, "none": nn.Identity()}
 )

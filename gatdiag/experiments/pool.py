@@ -1,4 +1,4 @@
-"""Many trainings at once, one thread in each: in processes, or on a Dask or Ray cluster that is there already."""
+"""Parallel trainings, one thread each, in processes or on a running Dask or Ray cluster."""
 
 import logging
 import os
@@ -24,14 +24,14 @@ _C = TypeVar("_C")
 _T = TypeVar("_T")
 Submit: TypeAlias = Callable[..., "Future[Any]"]
 
-_PATIENCE: Final = 10  # seconds, until a cluster that does not answer is not there
-_LONGEST: Final = 500  # characters of what a cluster says of itself
-_alone = threading.Lock()
+_TIMEOUT: Final = 10  # seconds to connect to a cluster
+_MAX_LENGTH: Final = 500  # characters of a cluster's error message
+_process_lock = threading.Lock()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """On graphs like these more threads gain little, lose much where other programs run, and change the rounding."""
+    """Use one thread: on small graphs more gain little, lose much beside other programs, and change the rounding."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -45,12 +45,12 @@ class Pool:
     """Where trainings run.
 
     Attributes:
-        workers: Number of processes; None: one for each core. With 1 it is this process. A cluster has its own.
-        backend: A key of `BACKENDS`. A cluster has to be running, with gatdiag installed for its workers.
-        address: Of the cluster; None: the one on this machine.
+        workers: Number of processes; 1 is this process, None one per core. Ignored by clusters, which have their own.
+        backend: A key of `BACKENDS`. A cluster must be running, with gatdiag installed for its workers.
+        address: Address of the cluster; None: the one on this machine.
 
     Raises:
-        InputError: There is no such backend, or it takes no address.
+        InputError: There is no such backend, or it has no address.
     """
 
     workers: int | None = 1
@@ -58,93 +58,92 @@ class Pool:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a backend and an address that do not fit each other."""
+        """Check backend and address."""
         if self.backend not in BACKENDS:
             raise InputError(f"Expected backend to be one of {', '.join(BACKENDS)}, got {self.backend!r}")
         if self.backend == "processes" and self.address is not None:
             raise InputError(
-                f"An address is that of a dask or ray cluster; got {self.address!r} with backend processes"
+                f"Expected no address with backend processes, only with a dask or ray cluster; got {self.address!r}"
             )
 
     @contextmanager
-    def map(self, work: Callable[[_C], _T], chosen: Sequence[_C]) -> Iterator[Iterable[tuple[_C, _T]]]:
-        """Work on each of these, with one thread: each with its result, in the order in which they are done.
+    def map(self, work: Callable[[_C], _T], items: Sequence[_C]) -> Iterator[Iterable[tuple[_C, _T]]]:
+        """Call a function on each item, with one thread; yields items with their results as they complete.
 
         Args:
-            work: Of the top level of a module, for another process has to find it.
-            chosen: What to work on.
+            work: A function at the top level of a module, so that other processes can import it.
+            items: Its arguments.
 
         Raises:
             InputError: There is no such cluster, or a worker was killed.
         """
-        if not chosen:
+        if not items:
             yield ()
-        elif self.backend == "processes" and self._processes(chosen) == 1:
+        elif self.backend == "processes" and self._worker_count(items) == 1:
             with one_thread():
-                yield ((one, work(one)) for one in chosen)
+                yield ((item, work(item)) for item in items)
         else:
             try:
-                with BACKENDS[self.backend](self.address, self._processes(chosen)) as submit:
-                    yield self._results(partial(submit, work), chosen)
+                with BACKENDS[self.backend](self.address, self._worker_count(items)) as submit:
+                    yield self._results(partial(submit, work), items)
             except ImportError as error:
                 name = self.backend
                 raise InputError(f"{name} is not installed: pip install 'gatdiag[{name}]' ({error})") from None
 
-    def _results(self, submit: Submit, chosen: Sequence[_C]) -> Iterator[tuple[_C, Any]]:
-        """Each with its result, until there is one that cannot be had."""
+    def _results(self, submit: Submit, items: Sequence[_C]) -> Iterator[tuple[_C, Any]]:
         try:
-            futures = {submit(one): one for one in chosen}
+            futures = {submit(item): item for item in items}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
             raise InputError(
-                f"One of {self._processes(chosen)} workers was killed, as where memory is short: run it again, perhaps "
+                f"One of {self._worker_count(items)} workers was killed, perhaps for lack of memory: run it again, or "
                 "with fewer; what is done is kept"
             ) from None
         except Exception as error:
             if self.backend == "processes":
                 raise
-            reason = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" ...")
+            reason = shorten(f"{type(error).__name__}: {error}", _MAX_LENGTH, placeholder=" ...")
             raise InputError(
-                f"The {self.backend} cluster lost a worker, or had none that could do the work: run it again; what is "
-                f"done is kept ({reason})"
+                f"The {self.backend} cluster lost a worker, or had no suitable one: run it again; what is done is kept "
+                f"({reason})"
             ) from error
 
-    def _processes(self, chosen: Sequence[Any]) -> int:
-        return min(self.workers or os.cpu_count() or 1, len(chosen))
+    def _worker_count(self, items: Sequence[Any]) -> int:
+        return min(self.workers or os.cpu_count() or 1, len(items))
 
 
-# --- what futures come from -------------------------------------------------------------------------------------------
+# --- backends ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _processes(_address: None, workers: int) -> Iterator[Submit]:
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_init_worker)
     try:
         yield pool.submit
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin_worker() -> None:
-    """One thread each; Ctrl-C ends a worker at once, and so does the end of the process that it works for."""
+def _init_worker() -> None:
+    """Use one thread; end the worker on Ctrl-C, and when its parent process ends."""
     torch.set_num_threads(1)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as of a job in the background
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored by background jobs
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
 
-    def follow() -> None:
+    def exit_with_parent() -> None:
         if parent is not None:
             parent.join()
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _work_alone(work: Callable[[_C], _T], one: _C) -> _T:
-    """A worker of a cluster may have several threads, but torch's random state belongs to the process."""
-    with _alone, one_thread():
-        return work(one)
+def _work_exclusively(work: Callable[[_C], _T], item: _C) -> _T:
+    """Run one item at a time: a cluster's worker may have several threads, but torch's random state is global."""
+    with _process_lock, one_thread():
+        return work(item)
 
 
 @contextmanager
@@ -153,18 +152,18 @@ def _dask(address: str | None, _workers: int) -> Iterator[Submit]:
     from distributed import Client
 
     place = address or dask.config.get("scheduler-address", None) or "tcp://127.0.0.1:8786"
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong is told in one line
-    with dask.config.set({"distributed.comm.timeouts.connect": _PATIENCE}):
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are reported in one line
+    with dask.config.set({"distributed.comm.timeouts.connect": _TIMEOUT}):
         try:
-            client = Client(place, timeout=_PATIENCE, set_as_default=False)
-            client.wait_for_workers(1, _PATIENCE)
+            client = Client(place, timeout=_TIMEOUT, set_as_default=False)
+            client.wait_for_workers(1, _TIMEOUT)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"No Dask cluster answers at {place}: `dask scheduler` and, on each machine, `dask worker ADDRESS "
-                f"--nworkers -1 --nthreads 1` start one ({error})"
+                f"No Dask cluster answers at {place}: start one with `dask scheduler` and, on each machine, "
+                f"`dask worker ADDRESS --nworkers -1 --nthreads 1` ({error})"
             ) from None
         with client:
-            yield partial(client.get_executor(pure=False).submit, _work_alone)
+            yield partial(client.get_executor(pure=False).submit, _work_exclusively)
 
 
 @contextmanager
@@ -176,14 +175,14 @@ def _ray(address: str | None, _workers: int) -> Iterator[Submit]:
         if not was_connected:
             host, _, port = (address or "").removeprefix("ray://").rpartition(":")
             if host:
-                socket.create_connection((host, int(port)), _PATIENCE).close()  # Ray would try for minutes
+                socket.create_connection((host, int(port)), _TIMEOUT).close()  # Ray would retry for minutes
             ray.init(address or "auto", log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"No Ray cluster answers at {address or 'this machine'}: `ray start --head` starts one; where one asks for "
+            f"No Ray cluster answers at {address or 'this machine'}: start one with `ray start --head`; if it asks for "
             f"a token, set RAY_AUTH_MODE=token ({error})"
         ) from None
-    remote, tasks = ray.remote(max_retries=0)(_work_alone), list[Any]()
+    remote, tasks = ray.remote(max_retries=0)(_work_exclusively), list[Any]()
 
     def submit(*work: Any) -> Any:
         tasks.append(remote.remote(*work))
@@ -202,7 +201,7 @@ def _ray(address: str | None, _workers: int) -> Iterator[Submit]:
 BACKENDS: Final[Mapping[str, Callable[..., AbstractContextManager[Submit]]]] = MappingProxyType(
     {"processes": _processes, "dask": _dask, "ray": _ray}
 )
-"""Name -> (address, workers) -> what submits work, and gives a future of its result."""
+"""Backends by name: (address, workers) -> a function that submits work and returns a future."""
 
 THIS_PROCESS: Final = Pool()
-"""Trainings run one after the other, where they are asked for."""
+"""Runs trainings one after the other in this process."""

@@ -1,4 +1,4 @@
-"""The settings of an experiment, from which the options of `gatdiag train` come. Without torch."""
+"""Settings of an experiment, which are also the options of `gatdiag train`. Does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,10 +17,10 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 Lipschitz: TypeAlias = Literal["none", "paper", "code"]
 Schedule: TypeAlias = Literal["constant", "plateau"]
 
-_WITH_HEADS: Final = ("gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt")
-_WITH_TWO_WEIGHTS: Final = ("gatv2", "omega-gat")
-_DEEP: Final = ("deep-gat", "deep-gt")
-_OF_TREES: Final = ("gcn", "gat", "gin", "ggnn")
+_ATTENTION_MODELS: Final = ("gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt")
+_SHARING_MODELS: Final = ("gatv2", "omega-gat")
+_DEEP_MODELS: Final = ("deep-gat", "deep-gt")
+_TREE_MODELS: Final = ("gcn", "gat", "gin", "ggnn")
 _PLANETOID: Final = ("cora", "citeseer", "pubmed")
 
 
@@ -29,85 +29,90 @@ class Network:
     """A graph neural network; the defaults are those of "Are GATs Out of Balance?".
 
     Raises:
-        InputError: A value is not one of those that are known, or does not go with the model.
+        InputError: A value is invalid, or not supported by the model.
     """
 
     model: Annotated[
-        Model, "Kind of layer. gat is GATv1; deep-gat, deep-gt have two linear layers besides; ggnn is for --trees."
+        Model, "Layer type. gat is GATv1; deep-gat and deep-gt have two extra linear layers; ggnn needs --trees."
     ] = "gatv2"
-    layers: Annotated[int, "Number of convolutions; of sgc, of hops."] = 10
-    width: Annotated[int, "Of the hidden layers, for each head."] = 64
-    heads: Annotated[int, "Concatenated; the last layer has one."] = 1
-    share_weights: Annotated[bool, "One weight for both ends of an edge (gatv2, omega-gat)."] = True
-    bias: Annotated[bool, "Biases in the convolutions."] = False
-    activation: Annotated[Activation, "After all convolutions but the last."] = "relu"
-    dropout: Annotated[float, "Of features, between convolutions."] = 0.0
-    attention_dropout: Annotated[float, "Of attention coefficients."] = 0.0
-    residual: Annotated[bool, "An identity skip around each convolution between the first and the last."] = False
-    norm: Annotated[Norm, "After each convolution but the last; of deep-gat and deep-gt, after each activation."] = (
-        "none"
-    )
+    layers: Annotated[int, "Number of convolutions, or of hops for sgc."] = 10
+    width: Annotated[int, "Hidden channels per head."] = 64
+    heads: Annotated[int, "Attention heads, which are concatenated; the last layer has one."] = 1
+    share_weights: Annotated[bool, "Use one weight for both ends of an edge (gatv2, omega-gat)."] = True
+    bias: Annotated[bool, "Add biases to the convolutions."] = False
+    activation: Annotated[Activation, "Activation after each convolution but the last."] = "relu"
+    dropout: Annotated[float, "Dropout of features between convolutions."] = 0.0
+    attention_dropout: Annotated[float, "Dropout of attention coefficients."] = 0.0
+    residual: Annotated[bool, "Add an identity skip around each convolution but the first and the last."] = False
+    norm: Annotated[
+        Norm, "Normalization after each convolution but the last, or after each activation (deep-gat, deep-gt)."
+    ] = "none"
 
     def __post_init__(self) -> None:
-        """Refuses what no network has."""
+        """Check the settings."""
         check_choices(self)
         for name in ("layers", "width", "heads"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} to be 1 or more, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"Expected {name} to be from 0 to less than 1, got {getattr(self, name)}")
-        unfit = (
-            ("heads", self.heads > 1, _WITH_HEADS),
-            ("attention_dropout", self.attention_dropout > 0, _WITH_HEADS),
-            ("share_weights", not self.share_weights, _WITH_TWO_WEIGHTS),
-            ("residual", self.residual, tuple(one for one in get_args(Model) if one not in (*_DEEP, "sgc"))),
+                raise InputError(f"Expected {name} to be in [0, 1), got {getattr(self, name)}")
+        requirements = (
+            ("heads", self.heads > 1, _ATTENTION_MODELS),
+            ("attention_dropout", self.attention_dropout > 0, _ATTENTION_MODELS),
+            ("share_weights", not self.share_weights, _SHARING_MODELS),
+            ("residual", self.residual, tuple(one for one in get_args(Model) if one not in (*_DEEP_MODELS, "sgc"))),
             ("norm", self.norm != "none", tuple(one for one in get_args(Model) if one != "sgc")),
         )
-        for name, is_set, models in unfit:
+        for name, is_set, models in requirements:
             if is_set and self.model not in models:
                 raise InputError(
-                    f"{name} is of {', '.join(models)}; got {name}={getattr(self, name)} with {self.model}"
+                    f"{name}={getattr(self, name)} expects model to be one of {', '.join(models)}, got {self.model}"
                 )
 
 
 @dataclass(frozen=True)
 class Experiment(Network):
-    """One training: on which graph, of which network, from which weights, and how.
+    """One training: graph, network, initialization, remedies and optimization.
 
-    The defaults are the protocol of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023): gradient
-    descent on all training nodes at a rate for the graph and the depth, at most 5000 epochs, until the loss is below
-    1e-4; the result is the test accuracy at the first epoch of the highest validation accuracy. Its heterophilic graphs
-    are those called ``.npz`` (`gatdiag.experiments.data`), its CiteSeer is ``CiteSeer:isolated=unmasked``.
+    The defaults are the protocol of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023):
+    full-batch gradient descent at a learning rate for the graph and the depth, for at most 5000 epochs, until the loss
+    is below 1e-4; the result is the test accuracy at the first epoch with the highest validation accuracy. The paper's
+    heterophilic graphs are those called ``.npz`` (`gatdiag.experiments.data`), its CiteSeer is
+    ``CiteSeer:isolated=unmasked``.
 
     Raises:
-        InputError: A value is not one of those that are known, or does not go with the model.
+        InputError: A value is invalid, or not supported by the model.
     """
 
     data: Annotated[str, "Graph to train on."] = "Cora"
     transform: Annotated[
-        str, "Of the features: normalize-features, none, or usual: rows of Cora, CiteSeer and PubMed sum to one."
+        str, "Feature transform: normalize-features, none, or usual (normalize-features for Cora, CiteSeer, PubMed)."
     ] = "usual"
     initialization: Annotated[
-        str, "Scheme of gatdiag.remedies.initialize_, as xavier, balanced_orthogonal; default: as PyG's layers begin."
+        str, "Scheme of gatdiag.remedies.initialize_, such as balanced_orthogonal, or default for that of PyG's layers."
     ] = "xavier"
-    lipschitz: Annotated[Lipschitz, "Divide attention scores (LipschitzNorm), as in the paper or in its code."] = "none"
-    weight_norm: Annotated[float, "Norm at which each weight matrix is kept (c W / ||W||); 0: none."] = 0.0
-    optimizer: Annotated[Optimizer, "SGD is gradient descent without momentum."] = "SGD"
-    learning_rate: Annotated[float, "0: the one of the paper for the graph, the optimizer and the depth."] = 0.0
-    weight_decay: Annotated[float, "As the optimizer defines it."] = 0.0
+    lipschitz: Annotated[Lipschitz, "Apply LipschitzNorm to attention scores, as in the paper or as in its code."] = (
+        "none"
+    )
+    weight_norm: Annotated[float, "Norm c to which each weight matrix is scaled, c W / ||W||; 0: off."] = 0.0
+    optimizer: Annotated[Optimizer, "Optimizer; SGD has no momentum."] = "SGD"
+    learning_rate: Annotated[float, "Learning rate; 0: that of the paper for the graph, optimizer and depth."] = 0.0
+    weight_decay: Annotated[float, "Weight decay of the optimizer."] = 0.0
     schedule: Annotated[
-        Schedule, "Of the rate. plateau: a tenth once the validation loss stalls; of --trees, half, their accuracy."
+        Schedule, "plateau: divide the rate by 10 when validation loss stalls; with --trees, by 2 when accuracy stalls."
     ] = "constant"
-    trees: Annotated[int, "In a step, with the network of Alon & Yahav (tree:depth=R); 0: one step on all nodes."] = 0
-    passes: Annotated[int, "Over the trees in an epoch."] = 1
-    epochs: Annotated[int, "At most so many; each is one step on all training nodes."] = 5000
-    stop_below: Annotated[float, "Training ends once the loss is less."] = 1e-4
-    seed: Annotated[int, "Of the weights and of dropout; from 0 to 2**63 - 1."] = 0
-    device: Annotated[Device, "Where to train."] = "cpu"
+    trees: Annotated[int, "Trees per step, for --data tree:depth=R and the network of Alon & Yahav; 0: full batch."] = 0
+    passes: Annotated[int, "Passes over the trees per epoch."] = 1
+    epochs: Annotated[int, "Maximum number of epochs. Without --trees, an epoch is one step on all training nodes."] = (
+        5000
+    )
+    stop_below: Annotated[float, "Stop once the loss is below this."] = 1e-4
+    seed: Annotated[int, "Random seed of weights and dropout, from 0 to 2**63 - 1."] = 0
+    device: Annotated[Device, "Device to train on."] = "cpu"
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be trained."""
+        """Check the settings."""
         super().__post_init__()
         if self.transform not in ("usual", "normalize-features", "none"):
             raise InputError(f"Expected transform to be usual, normalize-features or none, got {self.transform!r}")
@@ -122,44 +127,49 @@ class Experiment(Network):
 
     def _check_trees(self) -> None:
         if self.trees < 0 or self.passes < 1 or (self.passes > 1 and not self.trees):
-            raise InputError(f"Expected trees, if any, and passes over them, got {self.trees=}, {self.passes=}")
-        if self.trees and not (self.data.partition(":")[0].lower() == "tree" and self.model in _OF_TREES):
-            known = ", ".join(_OF_TREES)
-            raise InputError(f"trees are of the graph tree and of {known}, got {self.data} with {self.model}")
+            raise InputError(
+                "Expected trees to be 0 or more, and passes to be 1 or more (1 without trees), "
+                f"got trees={self.trees}, passes={self.passes}"
+            )
+        if self.trees and not (self.data.partition(":")[0].lower() == "tree" and self.model in _TREE_MODELS):
+            raise InputError(
+                f"trees={self.trees} expects data to be tree and model to be one of {', '.join(_TREE_MODELS)}, got "
+                f"{self.data} with {self.model}"
+            )
 
     @property
     def has_modes(self) -> bool:
-        """True if the network computes in training what it does not in evaluation."""
+        """True if the forward pass differs between training and evaluation mode."""
         return self.dropout > 0 or self.attention_dropout > 0 or self.norm == "batchnorm"
 
     @property
     def rate(self) -> float:
-        """The learning rate: as given, or the paper's."""
-        return self.learning_rate or papers_learning_rate(self.data, self.optimizer, self.layers)
+        """The learning rate; that of the paper if `learning_rate` is 0."""
+        return self.learning_rate or paper_learning_rate(self.data, self.optimizer, self.layers)
 
     @property
     def resolved(self) -> "Experiment":
-        """The same with its rate as the learning rate: experiments of which this is equal train alike."""
+        """The experiment with an explicit learning rate; trainings are equal if this is."""
         return replace(self, learning_rate=self.rate)
 
     @property
-    def chosen(self) -> dict[str, Any]:
-        """The settings that are not the defaults."""
+    def non_defaults(self) -> dict[str, Any]:
+        """The settings that differ from the defaults."""
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
 
-    def fits(self, where: Mapping[str, Any]) -> bool:
-        """It has these settings; the others may be anything."""
-        return all(getattr(self, name) == value for name, value in where.items())
+    def matches(self, settings: Mapping[str, Any]) -> bool:
+        """True if the experiment has these settings, whatever the others."""
+        return all(getattr(self, name) == value for name, value in settings.items())
 
 
-def papers_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:
+def paper_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:
     """The learning rate of "Are GATs Out of Balance?" for a graph, an optimizer and a depth.
 
-    Depths between those of the paper (2, 5, 10, 20, 40) have that of the next deeper one. The paper has no Adam on
-    heterophilic graphs; there it is that of Cora. On the built-in graphs it is 0.01, as in `gatdiag demo`.
+    Depths between those of the paper (2, 5, 10, 20, 40) have the rate of the next deeper one. For Adam on heterophilic
+    graphs, which the paper does not train, it is that of Cora; for the built-in graphs 0.01, as in `gatdiag demo`.
 
     Example:
-        >>> papers_learning_rate("Cora", "SGD", 10), papers_learning_rate("texas.npz", "SGD", 40)
+        >>> paper_learning_rate("Cora", "SGD", 10), paper_learning_rate("texas.npz", "SGD", 40)
         (0.05, 0.0005)
     """
     name = data.partition(":")[0].lower()
@@ -171,14 +181,14 @@ def papers_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:
     return rates[sum(layers > depth for depth in (5, 10, 20))]
 
 
-def demonstration(data: str) -> tuple[float, int]:
-    """Learning rate of gradient descent and number of steps that tell whether ten layers train on a graph at all.
+def demo_settings(data: str) -> tuple[float, int]:
+    """Learning rate of SGD and number of steps that show whether a network of ten layers trains on a graph.
 
-    The rate is that of the figures of "Are GATs Out of Balance?" on the citation graphs, 0.1, and of its table on the
-    heterophilic ones, 0.01. The built-in graph, whose features are larger, has 0.01.
+    The rates of "Are GATs Out of Balance?": for citation graphs that of its figures, 0.1; for heterophilic ones that of
+    its table, 0.01. The built-in graph, whose features are larger, has 0.01.
 
     Example:
-        >>> demonstration("Cora"), demonstration("sbm")
+        >>> demo_settings("Cora"), demo_settings("sbm")
         ((0.1, 300), (0.01, 200))
     """
     name = data.partition(":")[0].lower()
@@ -187,7 +197,7 @@ def demonstration(data: str) -> tuple[float, int]:
 
 @cache
 def choices(settings: type) -> Mapping[str, tuple[str, ...]]:
-    """Name of a field -> the values it may have, if they are counted.
+    """The possible values of each field that is a Literal.
 
     Example:
         >>> choices(Experiment)["optimizer"]
@@ -198,7 +208,7 @@ def choices(settings: type) -> Mapping[str, tuple[str, ...]]:
 
 
 def check_choices(settings: Any) -> None:
-    """Raises InputError where a field has none of the values that it may have."""
+    """Raise InputError if a Literal field has another value."""
     known = choices(settings.__class__)
     for one in fields(settings):
         value = getattr(settings, one.name)

@@ -1,4 +1,4 @@
-"""Graphs that are built in: drawn or constructed, the same for the same arguments."""
+"""Built-in graphs: deterministic functions of their arguments."""
 
 import math
 from itertools import permutations
@@ -10,13 +10,13 @@ from torch_geometric.data import Data
 
 from gatdiag.errors import InputError
 
-_INSIDE, _ACROSS = 0.06, 0.003  # chance of a link in the built-in graph
-_OWN, _FOREIGN = 0.2, 0.03  # chance of a word
-_TRAIN, _VAL = 20, 25  # nodes of each class; the others are for testing
+_WITHIN, _BETWEEN = 0.06, 0.003  # probability of a link in the built-in graph
+_OWN, _OTHER = 0.2, 0.03  # probability of a word
+_TRAIN, _VAL = 20, 25  # nodes per class; the others are for testing
 
 
 def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int = 0) -> Data:
-    """An undirected graph of equal classes, the same for the same arguments.
+    """An undirected graph of a stochastic block model with equal classes.
 
     Two nodes of one class are linked with probability 0.06, two of different classes with 0.003. Each class has an
     equal share of the words; a node has a word of its own class with probability 0.2, any other with 0.03. Twenty nodes
@@ -26,14 +26,14 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
         nodes: Number of nodes, a multiple of ``classes``.
         classes: Number of classes.
         words: Number of features, a multiple of ``classes``.
-        seed: Seed of a generator of its own; the global random state is not touched.
+        seed: Seed of the graph; the global random state is not touched.
 
     Returns:
         ``x`` (nodes, words) of zeros and ones, ``edge_index`` (2, edges) with both directions of each link and no
         self-loops, ``y`` (nodes,), ``train_mask``, ``val_mask`` and ``test_mask`` (nodes,).
 
     Raises:
-        InputError: There is no such graph.
+        InputError: An argument is out of range.
 
     Source:
         Holland, Laskey, Leinhardt, "Stochastic blockmodels: first steps" (1983).
@@ -44,20 +44,18 @@ def block_model(nodes: int = 400, classes: int = 4, words: int = 64, seed: int =
         (True, 80)
     """
     if not 1 <= classes <= nodes or words < 1:
-        raise InputError(
-            f"Expected words, and a node or more in each of 1 or more classes, got {nodes=}, {classes=}, {words=}"
-        )
-    generator = seeded(seed)
+        raise InputError(f"Expected 1 or more classes, words, and nodes per class, got {nodes=}, {classes=}, {words=}")
+    generator = make_generator(seed)
     y = torch.arange(nodes) * classes // nodes
-    alike = y[:, None] == y[None, :]
-    links = _chosen(torch.where(alike, _INSIDE, _ACROSS), generator).triu(1)
+    same = y[:, None] == y[None, :]
+    links = _draw(torch.where(same, _WITHIN, _BETWEEN), generator).triu(1)
     topic = torch.arange(words) * classes // words
-    x = _chosen(torch.where(y[:, None] == topic[None, :], _OWN, _FOREIGN), generator)
-    return _undirected(x.float(), links, y, torch.arange(nodes) % (nodes // classes))
+    x = _draw(torch.where(y[:, None] == topic[None, :], _OWN, _OTHER), generator)
+    return _undirected_graph(x.float(), links, y, torch.arange(nodes) % (nodes // classes))
 
 
-def _undirected(x: Tensor, links: Tensor, y: Tensor, place: Tensor) -> Data:
-    """The graph of these links; the first nodes of each class, by their place in it, are for training."""
+def _undirected_graph(x: Tensor, links: Tensor, y: Tensor, place: Tensor) -> Data:
+    """A graph from an upper triangle of links; nodes are split by their place within their class."""
     return Data(
         x=x,
         edge_index=(links | links.T).nonzero().T.contiguous(),
@@ -68,19 +66,19 @@ def _undirected(x: Tensor, links: Tensor, y: Tensor, place: Tensor) -> Data:
     )
 
 
-def seeded(seed: int) -> torch.Generator:
-    """A generator of its own.
+def make_generator(seed: int) -> torch.Generator:
+    """A new generator with this seed.
 
     Raises:
         InputError: The seed is not from 0 to 2**63 - 1.
     """
     if not 0 <= seed < 2**63:
-        raise InputError(f"Expected seeds to be from 0 to 2**63 - 1, got {seed}")
+        raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {seed}")
     return torch.Generator().manual_seed(seed)
 
 
-def _chosen(chance: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.rand(chance.shape, generator=generator) < chance
+def _draw(probability: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(probability.shape, generator=generator) < probability
 
 
 def contextual_block_model(
@@ -92,32 +90,32 @@ def contextual_block_model(
     signal: float = 1.0,
     seed: int = 0,
 ) -> Data:
-    """A contextual stochastic block model of any homophily, the same for the same arguments.
+    """A contextual stochastic block model of any homophily.
 
-    Each pair of nodes of one class is linked with the probability that gives a node ``homophily * degree`` such links
-    in the mean, each other pair with the one that gives it ``(1 - homophily) * degree``. Features of a node of class c
-    are signal m_c + z with m_c, z ~ N(0, I / features), one m_c for each class. Twenty nodes of each class are for
-    training, the next twenty-five for validation, the others for testing.
+    Two nodes of one class are linked with the probability that gives a node ``homophily * degree`` such links on
+    average, two nodes of different classes with the one that gives it ``(1 - homophily) * degree``. Features of a node
+    of class c are signal m_c + z with m_c, z ~ N(0, I / features), one m_c for each class. Twenty nodes of each class
+    are for training, the next twenty-five for validation, the others for testing.
 
     Args:
         nodes: Number of nodes, a multiple of ``classes``.
         classes: Number of classes, 2 or more.
         features: Number of features.
         degree: Mean number of links of a node.
-        homophily: Expected share of links within a class, from 0 to 1; about ``1 / classes`` where links do not depend
-            on the classes.
-        signal: How far the classes' means are apart, in units of the noise; 0: features say nothing.
-        seed: Seed of a generator of its own; the global random state is not touched.
+        homophily: Expected share of links within a class, from 0 to 1; about ``1 / classes`` if links do not depend on
+            the classes.
+        signal: Distance between the means of classes, relative to the noise; 0: features carry no information.
+        seed: Seed of the graph; the global random state is not touched.
 
     Returns:
-        As `block_model` does, with features of real numbers.
+        As for `block_model`, with real-valued features.
 
     Raises:
-        InputError: There is no such graph.
+        InputError: An argument is out of range.
 
     Source:
-        After Deshpande, Sen, Montanari, Mossel, "Contextual Stochastic Block Models" (NeurIPS 2018), who have two
-        classes with the means u and -u, and signal^2 = mu / nodes.
+        After Deshpande, Sen, Montanari, Mossel, "Contextual Stochastic Block Models" (NeurIPS 2018), with two
+        classes of means u and -u, and signal^2 = mu / nodes.
 
     Example:
         >>> graph = contextual_block_model(homophily=0.2)
@@ -130,42 +128,41 @@ def contextual_block_model(
         raise InputError(f"Expected {least} nodes or more in each of 2 or more equal classes, got {nodes=}, {classes=}")
     if features < 1 or not degree > 0 or not 0 <= homophily <= 1 or not math.isfinite(signal):
         raise InputError(
-            "Expected a homophily from 0 to 1, features, a degree and a finite signal, got "
+            "Expected a homophily from 0 to 1, 1 or more features, a positive degree and a finite signal, got "
             f"{homophily=}, {features=}, {degree=}, {signal=}"
         )
     size = nodes // classes
-    inside, across = homophily * degree / (size - 1), (1 - homophily) * degree / (nodes - size)
-    if max(inside, across) > 1:
-        raise InputError(f"Expected a degree that {nodes} nodes can have, got {degree=} at {homophily=}")
-    generator = seeded(seed)
+    within, between = homophily * degree / (size - 1), (1 - homophily) * degree / (nodes - size)
+    if max(within, between) > 1:
+        raise InputError(f"Expected a degree that {nodes} nodes can have, got {degree=} with {homophily=}")
+    generator = make_generator(seed)
     y = torch.arange(nodes) // size
-    chance = torch.where(y[:, None] == y[None, :], inside, across)
-    links = _chosen(chance, generator).triu(1)
+    links = _draw(torch.where(y[:, None] == y[None, :], within, between), generator).triu(1)
     means, noise = (torch.randn(count, features, generator=generator) / features**0.5 for count in (classes, nodes))
-    return _undirected(signal * means[y] + noise, links, y, torch.arange(nodes) % size)
+    return _undirected_graph(signal * means[y] + noise, links, y, torch.arange(nodes) % size)
 
 
 def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
     """Tree-NeighborsMatch: at the root of a binary tree, name the value of the leaf whose key it holds.
 
-    All examples side by side in one graph without links between them. An example is a complete binary tree with one key
-    of 1..2^depth and one permutation of 1..2^depth: its root holds (key, 0), inner nodes (0, 0), the leaf in place j
-    (from left, from 1) holds (j, value j); the label of the root is the value at leaf ``key``. Links lead from child to
-    parent, and every node has one to itself. For each permutation there is one example for each key; the permutations
-    are at most 1000, drawn without repetition to depth 3 (24 at depth 2), beyond with it, and 32000 // 2^depth if less.
+    The graph holds all examples, without edges between them. An example is a complete binary tree with a key from
+    1..2^depth and a permutation of 1..2^depth: its root holds (key, 0), inner nodes (0, 0), the j-th leaf from the left
+    (j, value j); the label of the root is the value at leaf ``key``. Edges lead from child to parent, and every node
+    has a self-loop. Each permutation has one example per key. There are min(1000, 32000 // 2^depth) permutations (24 at
+    depth 2), drawn without replacement up to depth 3, and with replacement beyond.
 
     Args:
-        depth: Of the trees, from 2 to 8. From 6 on the graph takes gigabytes.
-        seed: Seed of a generator of its own; the global random state is not touched.
+        depth: Depth of the trees, from 2 to 8. From 6 on the graph takes gigabytes.
+        seed: Seed of the graph; the global random state is not touched.
 
     Returns:
         ``x`` (nodes, 2 (2^depth + 1)): key and value, each one-hot, so that a linear layer without bias is the sum of
-        two embeddings. ``y`` (nodes,): the label of a root, 0 of all others. ``train_mask``: roots of four fifths of
-        the examples, equally many for each label. ``val_mask`` and ``test_mask``: the other roots, for the benchmark
-        has no split for validation; what it reports is the accuracy of training.
+        two embeddings. ``y`` (nodes,): the label of a root, 0 for all other nodes. ``train_mask``: roots of four fifths
+        of the examples, equally many for each label. ``val_mask`` and ``test_mask``: the other roots, as the benchmark
+        has no validation split; it reports training accuracy.
 
     Raises:
-        InputError: The depth is out of range.
+        InputError: An argument is out of range.
 
     Source:
         Alon & Yahav, "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their
@@ -178,11 +175,11 @@ def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
     """
     if not 2 <= depth <= 8:
         raise InputError(f"Expected depth to be from 2 to 8, got {depth}")
-    generator = seeded(seed)
+    generator = make_generator(seed)
     leaves, nodes = 2**depth, 2 ** (depth + 1) - 1
-    values = 1 + _permutations(depth, generator)
+    values = 1 + _draw_permutations(depth, generator)
     count = len(values)
-    links, at_leaf = _tree(depth)
+    links, at_leaf = _binary_tree(depth)
     pairs = torch.zeros(count, leaves, nodes, 2, dtype=torch.long)  # permutation, key, node, (key, value)
     keys = 1 + torch.arange(leaves)
     pairs[:, :, 0, 0] = keys
@@ -192,7 +189,7 @@ def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
     offsets = nodes * torch.arange(examples)
     y, train, test = (torch.zeros(examples, nodes, dtype=kind) for kind in (torch.long, torch.bool, torch.bool))
     y[:, 0] = values.flatten()
-    train[:, 0] = _first_of_each(y[:, 0], count * 4 // 5, generator)
+    train[:, 0] = _draw_per_label(y[:, 0], count * 4 // 5, generator)
     test[:, 0] = ~train[:, 0]
     return Data(
         x=F.one_hot(pairs.view(-1, 2), leaves + 1).float().flatten(1),
@@ -204,17 +201,17 @@ def tree_neighbors_match(depth: int = 2, seed: int = 11) -> Data:
     )
 
 
-def _permutations(depth: int, generator: torch.Generator) -> Tensor:
+def _draw_permutations(depth: int, generator: torch.Generator) -> Tensor:
     leaves = 2**depth
     if depth <= 3:
-        everything = torch.tensor([*permutations(range(leaves))])
-        return everything[torch.randperm(len(everything), generator=generator)[:1000]]
+        every = torch.tensor([*permutations(range(leaves))])
+        return every[torch.randperm(len(every), generator=generator)[:1000]]
     count = min(1000, 32000 // leaves)
     return torch.stack([torch.randperm(leaves, generator=generator) for _ in range(count)])
 
 
-def _tree(depth: int) -> tuple[Tensor, Tensor]:
-    """Links (2, links) of one tree whose nodes are numbered parent, left subtree, right subtree; and its leaves."""
+def _binary_tree(depth: int) -> tuple[Tensor, Tensor]:
+    """Edges (2, edges) of a tree, numbered parent, left subtree, right subtree; and its leaves (2^depth,)."""
     size = 2 ** (depth + 1) - 1
     links, leaves = [(node, node) for node in range(size)], []
 
@@ -231,8 +228,8 @@ def _tree(depth: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(links).T, torch.tensor(leaves)
 
 
-def _first_of_each(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """A mask of ``count`` places of each label, drawn."""
+def _draw_per_label(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """A random mask (len(labels),) of ``count`` places per label."""
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         places = (labels == label).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Training loops: cross-entropy on one graph, in each step all of it or some of its trees."""
+"""Training loops: cross-entropy on one graph, full-batch or in batches of trees."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from gatdiag.experiments.data import SPLITS
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Recorder
 
-_PATIENCE: Final = 20  # epochs on trees without a better accuracy
-_BETTER: Final = 1e-4
-_AT_ONCE: Final = 1024  # trees, where nothing is trained
+_PATIENCE: Final = 20  # epochs on trees without a better training accuracy
+_MIN_DELTA: Final = 1e-4  # of a better training accuracy
+_EVALUATION_BATCH: Final = 1024  # trees
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: its loss, and the accuracies of the weights it led to, in [0, 1]."""
+    """The loss of an epoch, and accuracies after it, in [0, 1]."""
 
     loss: float
     train_accuracy: float
@@ -32,19 +32,19 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
-        epochs: Each of them, in order.
-        converged: Whether the loss fell below the threshold; of trees, or all were right.
+        epochs: All epochs, in order.
+        converged: Whether the loss fell below the threshold or, on trees, all answers were right.
     """
 
     epochs: tuple[Epoch, ...]
     converged: bool
 
     @property
-    def best(self) -> int:
-        """Position of the first epoch of the highest validation accuracy; plus one, the paper's epochs to best."""
+    def best_epoch(self) -> int:
+        """Index of the first epoch with the highest validation accuracy."""
         return max(range(len(self.epochs)), key=lambda number: self.epochs[number].val_accuracy)
 
 
@@ -58,32 +58,33 @@ def train(
     *,
     has_modes: bool = True,
 ) -> TrainingResult:
-    """Train a classifier of nodes, and evaluate it after each epoch.
+    """Train a node classifier, and evaluate it after each epoch.
 
-    An epoch is a step on all training nodes. If the experiment has ``trees``, it is ``passes`` over the trees that are
-    for training, in random order, so many of them in a step. Then its training accuracy is the share of right answers
-    given while training, which is what the benchmark reports, the other accuracies are those on the other trees, the
-    schedule ``plateau`` halves the rate after ten epochs without a higher training accuracy, and training ends, too,
-    once all is right, or after 20 epochs that are no better.
+    An epoch is one step on all training nodes. If the experiment has ``trees``, an epoch is ``passes`` over the
+    training trees, in random order and in batches of ``trees``. Then training accuracy is measured during training, as
+    the benchmark reports it, the other accuracies are those on the test trees, the schedule ``plateau`` halves the
+    learning rate after ten epochs without a higher training accuracy, and training also ends once all answers are
+    right, or after 20 epochs without a higher training accuracy.
 
     Args:
-        model: Called as ``model(x, edge_index)``, or with ``inputs``; returns logits (nodes, classes). Its weights are
-            trained in place.
-        graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test; of trees from
+        model: Called as ``model(x, edge_index)``, or with ``inputs``; returns logits (nodes, classes). Trained
+            in place.
+        graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test; trees come from
             `gatdiag.experiments.synthetic.tree_neighbors_match`.
-        experiment: Optimizer, rate, limits, and seed of what is random in the forward pass (dropout).
-        recorder: Its ``log`` gets loss and accuracies after each epoch, by the names of `Epoch`.
-        progress: Called after each epoch with its position and numbers.
-        inputs: Of a forward pass, in place of the graph's ``x`` and ``edge_index``.
-        has_modes: Whether training differs from evaluation, as with dropout and batch norm. If not, the forward pass of
-            the next step is the evaluation of this one, unless a recorder listens: equal numbers, a third less work.
+        experiment: Optimizer, learning rate, limits, and random seed of dropout.
+        recorder: Logs loss and accuracies after each epoch, by the names of `Epoch`.
+        progress: Called after each epoch with its index and numbers.
+        inputs: Inputs of the forward pass instead of the graph's ``x`` and ``edge_index``.
+        has_modes: Whether the forward pass differs between training and evaluation mode, as with dropout. If not, and
+            without a recorder, one forward pass serves for evaluation and for the next step: equal numbers, a third
+            less work.
 
     Returns:
         Loss and accuracies of each epoch. Equal models, graphs and settings give equal results on the CPU; torch's
-        global random state is as it was.
+        global random state does not change.
 
     Source:
-        Section 4 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023); of trees Alon & Yahav,
+        Section 4 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023); for trees Alon & Yahav,
         "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their code.
 
     Example:
@@ -94,16 +95,18 @@ def train(
         >>> len(result.epochs), result.epochs[-1].loss < result.epochs[0].loss
         (20, True)
     """
-    optimizer = _optimizer_of(experiment, model)
+    optimizer = _make_optimizer(experiment, model)
     if experiment.trees:
-        steps = _epochs_on_trees(model, graph, experiment, optimizer)
+        training = _train_on_trees(model, graph, experiment, optimizer)
     else:
-        passes_twice = has_modes or recorder is not None
-        steps = _epochs(model, graph, experiment, optimizer, inputs or (graph.x, graph.edge_index), passes_twice)
+        inputs = inputs or (graph.x, graph.edge_index)
+        training = _train_full_batch(
+            model, graph, experiment, optimizer, inputs, reuse_logits=not has_modes and recorder is None
+        )
     epochs, converged = list[Epoch](), False
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        for epoch, converged in islice(steps, experiment.epochs):
+        for epoch, converged in islice(training, experiment.epochs):
             epochs.append(epoch)
             if recorder is not None:
                 recorder.log(**vars(epoch))
@@ -114,41 +117,41 @@ def train(
     return TrainingResult(tuple(epochs), converged)
 
 
-def _epochs(
+def _train_full_batch(
     model: nn.Module,
     graph: Data,
     experiment: Experiment,
     optimizer: torch.optim.Optimizer,
     inputs: tuple[Any, ...],
-    passes_twice: bool,
+    *,
+    reuse_logits: bool,
 ) -> Iterator[tuple[Epoch, bool]]:
-    """Make a step on all training nodes each time; yields its numbers, and whether training has converged."""
+    """Make one step per epoch on all training nodes; yields its numbers, and whether training has converged."""
     scheduler = ReduceLROnPlateau(optimizer) if experiment.schedule == "plateau" else None
     model.train()
     logits = model(*inputs)
     while True:
         loss = _step(logits, graph, optimizer)
-        logits = evaluated(model, inputs) if passes_twice else model(*inputs)
+        logits = model(*inputs) if reuse_logits else evaluate(model, inputs)
         if scheduler is not None:
             scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
-        yield Epoch(loss, *_shares(logits, graph)), loss < experiment.stop_below
-        logits = model(*inputs) if passes_twice else logits
+        yield Epoch(loss, *_accuracies(logits, graph)), loss < experiment.stop_below
+        logits = logits if reuse_logits else model(*inputs)
 
 
-def _optimizer_of(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model's parameters; Adam has torch's defaults."""
+def _make_optimizer(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
     kind: type[Any] = getattr(torch.optim, experiment.optimizer)
     made: torch.optim.Optimizer = kind(model.parameters(), lr=experiment.rate, weight_decay=experiment.weight_decay)
     return made
 
 
 def accuracy(model: nn.Module, graph: Data) -> tuple[float, float, float]:
-    """Share of the training, validation and test nodes that the model classifies correctly, in evaluation mode."""
-    return _shares(evaluated(model, (graph.x, graph.edge_index)), graph)
+    """Training, validation and test accuracy in evaluation mode."""
+    return _accuracies(evaluate(model, (graph.x, graph.edge_index)), graph)
 
 
-def evaluated(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-    """The output in evaluation mode, without a gradient; the mode of the model stays."""
+def evaluate(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """The output in evaluation mode and without a graph; restores the mode of the model."""
     training = model.training
     model.eval()
     try:
@@ -159,9 +162,9 @@ def evaluated(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     return logits
 
 
-def _shares(logits: Tensor, graph: Data) -> tuple[float, float, float]:
-    right = logits.argmax(1) == graph.y
-    train_, val, test = (float(right[graph[f"{split}_mask"]].float().mean()) for split in SPLITS)
+def _accuracies(logits: Tensor, graph: Data) -> tuple[float, float, float]:
+    correct = logits.argmax(1) == graph.y
+    train_, val, test = (float(correct[graph[f"{split}_mask"]].float().mean()) for split in SPLITS)
     return train_, val, test
 
 
@@ -178,32 +181,34 @@ def _step(logits: Tensor, graph: Data, optimizer: torch.optim.Optimizer) -> floa
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _epochs_on_trees(
+def _train_on_trees(
     model: nn.Module, graph: Data, experiment: Experiment, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[Epoch, bool]]:
-    """Make steps on some trees each; yields the numbers of an epoch, and whether training has converged."""
+    """Make steps on batches of trees; yields the numbers of each epoch, and whether training has converged."""
     scheduler = None
     if experiment.schedule == "plateau":
         scheduler = ReduceLROnPlateau(optimizer, mode="max", threshold_mode="abs", factor=0.5)
-    mine, others = _trees(graph, "train"), _trees(graph, "test")
-    best, since = 0.0, 0
-    while since < _PATIENCE:
-        order = mine.repeat(experiment.passes)
+    train_trees, test_trees = _tree_indices(graph, "train"), _tree_indices(graph, "test")
+    best, bad_epochs = 0.0, 0
+    while bad_epochs < _PATIENCE:
+        order = train_trees.repeat(experiment.passes)
         order = order[torch.randperm(len(order))]
-        loss, share = _over(model.train(), batches(graph, order, experiment.trees), optimizer)
-        _, other = _over(model.eval(), batches(graph, others, _AT_ONCE))
+        loss, train_accuracy = _run_epoch(model.train(), tree_batches(graph, order, experiment.trees), optimizer)
+        _, test_accuracy = _run_epoch(model.eval(), tree_batches(graph, test_trees, _EVALUATION_BATCH))
         model.train()
         if scheduler is not None:
-            scheduler.step(share)
-        best, since = (share, 0) if share > best + _BETTER else (best, since + 1)
-        yield Epoch(loss, share, other, other), loss < experiment.stop_below or share == 1
+            scheduler.step(train_accuracy)
+        is_better = train_accuracy > best + _MIN_DELTA
+        best, bad_epochs = (train_accuracy, 0) if is_better else (best, bad_epochs + 1)
+        has_converged = loss < experiment.stop_below or train_accuracy == 1
+        yield Epoch(loss, train_accuracy, test_accuracy, test_accuracy), has_converged
 
 
-def _over(
+def _run_epoch(
     model: nn.Module, batches: Iterator[Batch], optimizer: torch.optim.Optimizer | None = None
 ) -> tuple[float, float]:
-    """Mean loss and share of right answers over batches of trees; with an optimizer, each is a step."""
-    lost, right, count = 0.0, 0, 0
+    """Mean loss and accuracy over batches of trees; with an optimizer, each batch is a step."""
+    total_loss, correct, count = 0.0, 0, 0
     with torch.set_grad_enabled(optimizer is not None):
         for x, edge_index, roots, y in batches:
             logits = model(x, edge_index)[roots]
@@ -212,28 +217,27 @@ def _over(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            lost += float(loss.detach()) * len(y)
-            right += int((logits.argmax(1) == y).sum())
+            total_loss += float(loss.detach()) * len(y)
+            correct += int((logits.argmax(1) == y).sum())
             count += len(y)
-    return lost / count, right / count
+    return total_loss / count, correct / count
 
 
-def batches(graph: Data, numbers: Tensor, count: int) -> Iterator[Batch]:
-    """Trees of a graph of trees, by their numbers, so many at once: x, edge_index, which nodes are roots, labels."""
-    size = _size(graph)
+def tree_batches(graph: Data, indices: Tensor, batch_size: int) -> Iterator[Batch]:
+    """Batches of the trees with these indices: x, edge_index, indices of the roots, their labels."""
+    size = _tree_size(graph)
     x = graph.x.view(-1, size, graph.num_features)
     links = graph.edge_index[:, graph.edge_index[1] < size]
-    for chosen in numbers.split(count):
-        roots = size * torch.arange(len(chosen), device=links.device)
-        yield x[chosen].flatten(0, 1), (links[:, None] + roots[:, None]).flatten(1), roots, graph.y[size * chosen]
+    for batch in indices.split(batch_size):
+        roots = size * torch.arange(len(batch), device=links.device)
+        yield x[batch].flatten(0, 1), (links[:, None] + roots[:, None]).flatten(1), roots, graph.y[size * batch]
 
 
-def _size(graph: Data) -> int:
-    """Nodes of a tree: of these only the root has a label."""
+def _tree_size(graph: Data) -> int:
+    """Number of nodes of a tree; only the root has a label."""
     return int(graph.num_nodes or 0) // int((graph.y > 0).sum())
 
 
-def _trees(graph: Data, split: str) -> Tensor:
-    """Numbers of the trees whose roots are for this."""
-    numbers: Tensor = graph[f"{split}_mask"][:: _size(graph)].nonzero().flatten()
-    return numbers
+def _tree_indices(graph: Data, split: str) -> Tensor:
+    indices: Tensor = graph[f"{split}_mask"][:: _tree_size(graph)].nonzero().flatten()
+    return indices

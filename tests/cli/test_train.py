@@ -79,7 +79,7 @@ def test_it_says_what_came_of_it(tmp_path):
     ("options", "message"),
     [
         (["--model", "gnn"], "Expected model to be one of gat"),
-        (["--model", "gcn", "--heads", 2], "heads is of gat"),
+        (["--model", "gcn", "--heads", 2], "heads=2 expects model to be one of gat"),
         (["--data", "corra"], "no graph is called 'corra'"),
         (["--every", "often"], "every"),
         (["--metrics", "all"], "--metrics: expected fast, standard or full"),

@@ -28,7 +28,7 @@ def test_only_watched_steps_are_recorded_and_the_model_is_not_trained(case, tmp_
 def test_numbers_follow_from_each_other(case, tmp_path):
     cost = measure(case, "fast", gatdiag_tool("fast", 1), tmp_path / "run", seconds=0)
     assert cost.ratio == cost.watched / cost.bare
-    assert cost.whole == pytest.approx((cost.first + 4 * cost.watched) / (5 * cost.bare))
+    assert cost.total_ratio == pytest.approx((cost.first + 4 * cost.watched) / (5 * cost.bare))
     assert sorted(cost.quartiles) == [*cost.quartiles]
     assert cost.calls > 20
     assert cost.cpu_ratio > 0

@@ -143,8 +143,8 @@ def test_a_cluster_that_dies_is_one_line_and_what_is_done_is_kept(cluster, cells
         sweep(long, tmp_path, pool=Pool(None, backend, address), on_cell=lambda *_: process.kill())
     before = contents(tmp_path)
     assert 1 <= len(before) < len(long)
-    monkeypatch.setattr(pool, "_PATIENCE", 1)
-    with pytest.raises(InputError, match=f"No {backend.title()} cluster answers at {address}: `{backend}"):
+    monkeypatch.setattr(pool, "_TIMEOUT", 1)
+    with pytest.raises(InputError, match=f"No {backend.title()} cluster answers at {address}: start .* `{backend}"):
         sweep(cells, tmp_path, pool=Pool(None, backend, address))
     assert sweep(cells, tmp_path) == {}
     assert contents(tmp_path) == before | expected

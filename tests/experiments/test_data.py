@@ -8,7 +8,7 @@ from torch_geometric import datasets
 from torch_geometric.data import InMemoryDataset
 
 from gatdiag.errors import InputError
-from gatdiag.experiments.data import SOURCES, _keep, load_graph, prepared_graph
+from gatdiag.experiments.data import SOURCES, _copy_downloads, load_graph, prepared_graph
 from gatdiag.experiments.synthetic import block_model
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -125,20 +125,20 @@ def test_rows_of_citation_graphs_sum_to_one(root):
         ("sbm:deepness=3", r"sbm has no option 'deepness'.*missing.*nodes"),
         ("Cora:homophily=0.3", "Cora has no option 'homophily'"),
         ("csbm:nodes=many", "expected nodes to be a number, got 'many'"),
-        ("sbm:nodes=200,nodes=300", "expected nodes once, got it again"),
+        ("sbm:nodes=200,nodes=300", "expected nodes once, got it twice"),
         ("sbm:missing=2", r"missing.*from 0 to 1, got 2"),
-        ("sbm:split=1", "sbm has one split"),
+        ("sbm:split=1", "sbm has only one split"),
         ("Cora:split=10", "split.*from 0 to 9"),
         ("sbm:edges=both", "edges to be one of stored, undirected, got 'both'"),
         ("csbm:nodes=50", "46 nodes or more"),
         ("csbm:homophily=1.5", "homophily from 0 to 1"),
-        ("sbm:nodes=0", "a node or more in each of 1 or more classes, got nodes=0"),
+        ("sbm:nodes=0", "1 or more classes, words, and nodes per class, got nodes=0"),
         ("sbm:classes=0", "got nodes=400, classes=0"),
         ("sbm:nodes=-400", "got nodes=-400"),
-        ("sbm:words=0", "Expected words.*words=0"),
+        ("sbm:words=0", "Expected .*words=0"),
         ("csbm:degree=nan", "degree=nan"),
         ("csbm:signal=inf", "a finite signal.*signal=inf"),
-        ("csbm:seed=99999999999999999999", r"seeds to be from 0 to 2\*\*63 - 1, got 99999999999999999999"),
+        ("csbm:seed=99999999999999999999", r"seed to be from 0 to 2\*\*63 - 1, got 99999999999999999999"),
         ("tree:seed=-1", "got -1"),
         ("sbm:missing=1,missing_seed=99999999999999999999", "got 99999999999999999999"),
         ("csbm:degree=900", "a degree that 1000 nodes can have"),
@@ -217,7 +217,7 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path):
         (folder / "set" / "raw" / "both").write_text(text)
     (mirror / "set" / "raw" / "fresh").write_text("new")
     (mirror / "set" / "raw" / "link").symlink_to(base / "set" / "raw" / "both")
-    _keep(mirror, Path("set"), base)
+    _copy_downloads(mirror, Path("set"), base)
     kept = {path.name: path.read_text() for path in (base / "set" / "raw").iterdir()}
     assert kept == {"both": "old", "fresh": "new"}
 
@@ -228,7 +228,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_so(tmp_path, monkeypatch)
         raise OSError("no network")
 
     monkeypatch.setattr("torch_geometric.datasets.Planetoid.download", download)
-    with pytest.raises(InputError, match=r"graph Cora is not to be had.*planetoid/Cora.*root=.*OSError: no network"):
+    with pytest.raises(InputError, match=r"graph Cora cannot be loaded.*planetoid/Cora.*root=.*OSError: no network"):
         load_graph("Cora", root=tmp_path)
     assert not [*tmp_path.iterdir()]
 

@@ -7,7 +7,7 @@ import torch
 import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
-from gatdiag.experiments.experiment import FILE, document, graph_of, prepared_model, run_experiment
+from gatdiag.experiments.experiment import FILE, graph_of, make_document, prepared_model, run_experiment
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import train
@@ -124,7 +124,7 @@ def test_learning_rates_are_those_of_the_paper(data, optimizer, rates):
     settings = [Experiment(data=data, optimizer=optimizer, layers=layers) for layers in (2, 5, 10, 20, 40)]
     assert [one.rate for one in settings] == pytest.approx(rates)
     assert replace(settings[0], learning_rate=0.3).rate == 0.3
-    assert document(settings[2], None)["settings"]["learning_rate"] == pytest.approx(rates[2])
+    assert make_document(settings[2], None)["settings"]["learning_rate"] == pytest.approx(rates[2])
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,9 @@ def test_dropout_of_attention_acts_in_training_only(kind):
     [
         ({"model": "gnn"}, "model to be one of gat, gatv2.*'gnn'"),
         ({"layers": 0}, "layers to be 1 or more, got 0"),
-        ({"dropout": 1.0}, "dropout to be from 0 to less than 1"),
-        ({"model": "gcn", "heads": 2}, "heads is of gat,.*heads=2 with gcn"),
-        ({"model": "gat", "share_weights": False}, "share_weights is of gatv2, omega-gat"),
+        ({"dropout": 1.0}, r"dropout to be in \[0, 1\)"),
+        ({"model": "gcn", "heads": 2}, "heads=2 expects model to be one of gat,.* got gcn"),
+        ({"model": "gat", "share_weights": False}, "share_weights=False expects model to be one of gatv2, omega-gat"),
         ({"model": "sgc", "residual": True}, "residual is of"),
         ({"norm": "graphnorm"}, "norm to be one of none, pairnorm"),
     ],

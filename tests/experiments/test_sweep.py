@@ -255,15 +255,15 @@ def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("layers = [2", "is no grid: expected TOML"),
+        ("layers = [2", "is not a grid: expected TOML"),
         ("# layers = 2", "is empty: expected settings, such as layers"),
         (f"learning_rate = 1{'0' * 400}", "Expected learning_rate to be finite"),
-        (f"seed = 1{'0' * 5000}", "is no grid: expected TOML"),
+        (f"seed = 1{'0' * 5000}", "is not a grid: expected TOML"),
         ("depth = 3", "no setting is called 'depth'.*layers"),
-        ('layers = "deep"', "expected layers to be int or a list of such, got 'deep'"),
+        ('layers = "deep"', "expected layers to be int or a list of these, got 'deep'"),
         ("layers = [true]", "expected layers to be int"),
         ("seed = []", "expected seed to be int"),
-        ('model = "gcn"\nheads = [1, 2]', "heads is of gat"),
+        ('model = "gcn"\nheads = [1, 2]', "heads=2 expects model to be one of gat"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(tmp_path, text, message):

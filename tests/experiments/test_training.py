@@ -72,7 +72,7 @@ def test_accuracies_are_without_dropout():
 def test_the_best_epoch_is_the_first_of_the_highest_validation_accuracy():
     numbers = [(0.2, 0.9), (0.7, 0.5), (0.6, 0.8), (0.7, 0.6)]
     result = TrainingResult(tuple(Epoch(1.0, 0.0, val, test) for val, test in numbers), converged=False)
-    assert result.best == 1
+    assert result.best_epoch == 1
 
 
 def test_it_stops_below_the_threshold():

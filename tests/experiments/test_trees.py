@@ -12,7 +12,7 @@ from gatdiag.errors import InputError
 from gatdiag.experiments.experiment import prepared_model, run_experiment
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import tree_neighbors_match
-from gatdiag.experiments.training import batches, train
+from gatdiag.experiments.training import train, tree_batches
 
 GRAPH = tree_neighbors_match(2)
 PAPER = Experiment(
@@ -31,7 +31,7 @@ def network(**changes):
 @pytest.mark.parametrize("changes", [{}, GGNN, {"model": "gcn", "width": 32, "heads": 1, "activation": "relu"}])
 def test_a_tree_in_a_batch_is_the_tree_alone(changes):
     model, chosen = network(**changes).eval(), torch.tensor([7, 3, 95])
-    ((x, edge_index, roots, y),) = batches(GRAPH, chosen, 3)
+    ((x, edge_index, roots, y),) = tree_batches(GRAPH, chosen, 3)
     whole = model(GRAPH.x, GRAPH.edge_index)
     torch.testing.assert_close(model(x, edge_index)[roots], whole[7 * chosen], rtol=1e-4, atol=1e-5)
     for place, number in enumerate(chosen.tolist()):
@@ -132,12 +132,12 @@ def test_an_experiment_on_trees_is_watched_like_any_other(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"data": "Cora"}, "trees are of the graph tree"),
+        ({"data": "Cora"}, "trees=16 expects data to be tree"),
         (
             {"model": "sage", "heads": 1},
             "of gcn, gat, gin, ggnn, got tree:depth=2 with sage",
         ),
-        ({"trees": -1}, "trees, if any"),
+        ({"trees": -1}, "trees to be 0 or more"),
         ({"passes": 0}, "passes"),
         ({"trees": 0, "passes": 2}, "passes"),
     ],

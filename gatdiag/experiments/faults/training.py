@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from gatdiag.experiments.faults.network import RecipeModel, make_network
 from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tasks import Task, make_task
-from gatdiag.experiments.training import evaluated
+from gatdiag.experiments.training import evaluate
 from gatdiag.run import load
 from gatdiag.watching import watch
 
@@ -141,7 +141,7 @@ def _predict(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tens
     examples = task.split(is_training)
     output, model.output = model.output, lambda out: out
     try:
-        return evaluated(model, examples.args)[examples.rows], examples.y
+        return evaluate(model, examples.args)[examples.rows], examples.y
     finally:
         model.output = output
 

@@ -20,7 +20,7 @@ from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.measurements import backward, format_statements, render_png, run_steps
 from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
 from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import accuracy, evaluated
+from gatdiag.experiments.training import accuracy, evaluate
 from gatdiag.figures.style import category
 from gatdiag.remedies import initialize_, rebalance_
 
@@ -85,7 +85,7 @@ def treat_stuck(
     """
     model = prepared_model(replace(experiment, seed=seed), graph)
     before = list(_train(model, graph, experiment.rate, stuck))
-    logits = evaluated(model, (graph.x, graph.edge_index))
+    logits = evaluate(model, (graph.x, graph.edge_index))
     trained, treated = [], []
     for treatment, treat in TREATMENTS.items():
         copied = copy.deepcopy(model)
@@ -104,7 +104,7 @@ def _train(model: nn.Module, graph: Data, rate: float, steps: int) -> Iterator[d
 
 def _measure_layers(model: Any, graph: Data, untreated: Tensor) -> Iterator[dict[str, float]]:
     backward(model, graph)
-    logits = evaluated(model, (graph.x, graph.edge_index))
+    logits = evaluate(model, (graph.x, graph.edge_index))
     size, moved = logits.square().mean().sqrt(), (logits - untreated).abs().max() / untreated.abs().max()
     for layer, conv in enumerate(model.convs, 1):
         weight, attention = (float(w.grad.norm() / w.detach().norm()) for w in (conv.lin_l.weight, conv.att))

@@ -22,7 +22,7 @@ from gatdiag.experiments.reproduce import (
 )
 from gatdiag.experiments.reproduce.reproduction import Options, Published, Reproduction
 from gatdiag.experiments.settings import Device, Experiment
-from gatdiag.experiments.sweep import documents, is_recorded, run_folder, sweep, table_row, varied
+from gatdiag.experiments.sweep import is_recorded, read_results, run_folder, sweep, table_row, varied_settings
 from gatdiag.run import load
 from gatdiag.summary import mean_by
 
@@ -70,7 +70,7 @@ class Trainings:
     @cached_property
     def documents(self) -> dict[Experiment, dict[str, Any]]:
         """The stored result of each finished training."""
-        return documents(self.cells, self.folder)
+        return read_results(self.cells, self.folder)
 
     @cached_property
     def runs(self) -> dict[Experiment, Path]:
@@ -101,7 +101,7 @@ class Trainings:
 
     @cached_property
     def _varied(self) -> list[str]:
-        return varied(self.cells, "seed", "device")
+        return varied_settings(self.cells, "seed", "device")
 
     def settings(self, cell: Experiment) -> dict[str, Any]:
         """The settings of a training that vary, without the seed."""
@@ -134,7 +134,7 @@ def find_trainings(one: Reproduction, out: Path, options: Options) -> Trainings:
 def _find_done(cell: Experiment, folder: Path) -> Experiment:
     """The same training on the device on which it was done; unchanged if it was not."""
     devices = dict.fromkeys((cell.device, *get_args(Device)))
-    return next(iter(documents([replace(cell, device=device) for device in devices], folder)), cell)
+    return next(iter(read_results([replace(cell, device=device) for device in devices], folder)), cell)
 
 
 def train_missing(
@@ -214,7 +214,7 @@ def compare(trainings: Trainings) -> list[Row]:
         known = [one for one in trainings.reproduction.published if one.column == column]
         for cells in trainings.groups:
             settings, label = trainings.settings(cells[0]), trainings.label(cells[0])
-            published = next((one for one in known if cells[0].fits(one.where)), None)
+            published = next((one for one in known if cells[0].matches(one.where)), None)
             values = _values(trainings, cells, column)
             mean, ci95 = interval(values)
             verdict = judge_mean(mean, ci95, published, is_protocol=_without_seed(cells[0]) in protocol)

@@ -256,7 +256,7 @@ def _settings(trainings: Trainings) -> Iterator[str]:
 
 def _train_command(cell: Experiment) -> str:
     options = []
-    for name, value in {**cell.chosen, "seed": cell.seed + 100}.items():
+    for name, value in {**cell.non_defaults, "seed": cell.seed + 100}.items():
         option = name.replace("_", "-")
         options.append(f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}")
     return f"gatdiag train runs/one {' '.join(options)}"
@@ -270,7 +270,7 @@ def _pictures(trainings: Trainings) -> Iterator[Picture]:
         figure = next(one for one in FIGURES if one.name == drawing.figure)
         if drawing.table is None:
             yield from _draw_runs(trainings, drawing, figure)
-        elif rows := [row for cell, row in trainings.complete.items() if cell.fits(drawing.where)]:
+        elif rows := [row for cell, row in trainings.complete.items() if cell.matches(drawing.where)]:
             yield _draw(figure, drawing.where, (), values=drawing.table(pd.DataFrame(rows)))
 
 
@@ -294,7 +294,7 @@ def _first_runs(trainings: Trainings, where: Mapping[str, Any]) -> dict[Experime
     """The recorded run with the lowest seed of each combination of settings."""
     runs = {}
     for cells in trainings.groups:
-        fitting = [cell for cell in cells if cell in trainings.runs and cell.fits(where)]
+        fitting = [cell for cell in cells if cell in trainings.runs and cell.matches(where)]
         if fitting:
             first = min(fitting, key=lambda cell: cell.seed)
             runs[first] = Labeled(trainings.runs[first], trainings.label(first))

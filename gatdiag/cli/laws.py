@@ -51,7 +51,7 @@ def laws(
         structure = discover(case.model, *case.args, **case.kwargs)
     table = layer_rows(found, {layer.name: [info.name for info in layer.parameters] for layer in structure})
     if as_json:
-        print_json(_document(factory, case.source, found, table))
+        print_json(_make_document(factory, case.source, found, table))
     else:
         _print_table(f"Conservation laws of {factory} on {case.source}", found, table)
 
@@ -89,7 +89,7 @@ def _mentions(text: str, layer: str) -> bool:
     return any(word == layer or word.startswith(f"{layer}.") for word in re.split(r"[\s(),\[\]]+", text))
 
 
-def _document(factory: str, source: str, found: Laws, table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _make_document(factory: str, source: str, found: Laws, table: Sequence[dict[str, Any]]) -> dict[str, Any]:
     values = zip(found, found.c().tolist(), found.normalized_c().tolist(), strict=True)
     return {
         "version": 2,

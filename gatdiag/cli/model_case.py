@@ -46,20 +46,20 @@ def load_case(
     """
     if data is not None and inputs is not None:
         raise InputError("--data and --inputs are mutually exclusive: give one of them")
-    chosen = _transform(transform, data)
+    chosen = _parse_transform(transform, data)
     made = load_target(factory)
     torch.manual_seed(0)
     if inputs is not None:
-        return ModelCase(_model(factory, made, sizes or {}), *_inputs(inputs), source=inputs)
+        return ModelCase(_make_model(factory, made, sizes or {}), *_make_inputs(inputs), source=inputs)
     name = data if data is not None else BUILT_IN
     graph = prepared_graph(name, root, chosen)
     if sizes is not None and data is None:
         if "in_channels" not in sizes:
             raise InputError("The input size cannot be inferred from the checkpoint: give --data or --inputs")
         graph.x = torch.randn(graph.num_nodes, sizes["in_channels"])
-        model = _model(factory, made, sizes)
+        model = _make_model(factory, made, sizes)
         return ModelCase(model, _graph_inputs(model, graph), source=f"the edges of {name} and random features")
-    model = _model(factory, made, _sizes(graph))
+    model = _make_model(factory, made, _graph_sizes(graph))
     used = chosen or usual_transform(name)
     source = name if name.lower() == BUILT_IN and used == "none" else f"{name}, transform {used}"
     return ModelCase(model, _graph_inputs(model, graph), source=source, loss=_classification_loss(graph))
@@ -74,15 +74,15 @@ def load_factory(
         InputError: A name does not exist.
         ModelError: The factory raises, does not return a module, or is itself a module, which has no fresh weights.
     """
-    chosen = _transform(transform, data)
+    chosen = _parse_transform(transform, data)
     made = load_target(factory)
     if isinstance(made, nn.Module):
         raise ModelError(f"{factory} is a module: give its class, or a function that returns one with fresh weights")
     graph = prepared_graph(data, root, chosen)
-    sizes = _sizes(graph)
+    sizes = _graph_sizes(graph)
     with torch.random.fork_rng():
-        inputs = _graph_inputs(_model(factory, made, sizes), graph)
-    return lambda: _model(factory, made, sizes), graph, inputs
+        inputs = _graph_inputs(_make_model(factory, made, sizes), graph)
+    return lambda: _make_model(factory, made, sizes), graph, inputs
 
 
 def load_target(target: str) -> Any:
@@ -120,7 +120,7 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _transform(text: str | None, data: str | None) -> Transform | None:
+def _parse_transform(text: str | None, data: str | None) -> Transform | None:
     if text is None:
         return None
     if data is None:
@@ -131,11 +131,11 @@ def _transform(text: str | None, data: str | None) -> Transform | None:
     return chosen
 
 
-def _sizes(graph: Data) -> dict[str, int]:
+def _graph_sizes(graph: Data) -> dict[str, int]:
     return {"in_channels": graph.num_features, "out_channels": int(graph.y.max()) + 1}
 
 
-def _model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
+def _make_model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
     """The module itself, without its `torch.compile` wrapper, or what the factory returns."""
     if isinstance(made, nn.Module):
         return unwrap(made)
@@ -180,7 +180,7 @@ def _classification_loss(graph: Data) -> Callable[[Any], Tensor]:
     return loss
 
 
-def _inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _make_inputs(target: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     function = load_target(target)
     if not callable(function):
         raise InputError(f"expected {target} to be a function that returns the inputs, got {type(function).__name__}")

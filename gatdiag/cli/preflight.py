@@ -64,12 +64,12 @@ def preflight(
         raise InputError("--lr and --weight-decay need an optimizer: give --optimizer, too")
     with redirect_stdout(sys.stderr):
         case = load_case(factory, data, inputs, root, transform=transform)
-        of_output = case.loss if loss is None else load_target(loss)
-        if of_output is None:
+        loss_function = case.loss if loss is None else load_target(loss)
+        if loss_function is None:
             raise InputError("--inputs has no labels: give --loss PACKAGE.MODULE:FUNCTION")
-        made = None if optimizer is None else _optimizer(optimizer, case.model, settings)
+        made = None if optimizer is None else _make_optimizer(optimizer, case.model, settings)
         try:
-            diagnosis = run_preflight(case.model, *case.args, loss=of_output, optimizer=made, **case.kwargs)
+            diagnosis = run_preflight(case.model, *case.args, loss=loss_function, optimizer=made, **case.kwargs)
         except GatdiagError:
             raise
         except Exception as error:
@@ -93,7 +93,7 @@ def _is_from_training_step(error: Exception) -> bool:
     return not called.startswith("gatdiag.") or called == "gatdiag.cli.model_case"  # the loss of --data
 
 
-def _optimizer(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimizer:
+def _make_optimizer(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimizer:
     from torch import optim
 
     kind = next((kind for known, kind in vars(optim).items() if known.lower() == name.lower()), None)

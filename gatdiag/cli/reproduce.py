@@ -71,7 +71,7 @@ def reproduce(
         if not as_json:
             typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {written[-1][1]}")
     if as_json:
-        print_json({"version": 1, "names": [_document(trainings, folder) for trainings, folder in written]})
+        print_json({"version": 1, "names": [_make_document(trainings, folder) for trainings, folder in written]})
     if failed := [why for trainings, _ in written for why in trainings.failed.values()]:
         raise InputError(f"{len(failed)} trainings failed and will be retried by the next run: {'; '.join({*failed})}")
 
@@ -85,7 +85,7 @@ def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator
             yield one
 
 
-def _document(trainings: Trainings, folder: Path) -> dict[str, Any]:
+def _make_document(trainings: Trainings, folder: Path) -> dict[str, Any]:
     from gatdiag.experiments.reproduce.engine import compare
 
     rows = [

@@ -136,7 +136,8 @@ def _train_full_batch(
         if scheduler is not None:
             scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
         yield Epoch(loss, *_accuracies(logits, graph)), loss < experiment.stop_below
-        logits = logits if reuse_logits else model(*inputs)
+        if not reuse_logits:
+            logits = model(*inputs)
 
 
 def _make_optimizer(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
@@ -151,7 +152,7 @@ def accuracy(model: nn.Module, graph: Data) -> tuple[float, float, float]:
 
 
 def evaluate(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-    """The output in evaluation mode and without a graph; restores the mode of the model."""
+    """The output in evaluation mode, without gradients; restores the mode of the model."""
     training = model.training
     model.eval()
     try:

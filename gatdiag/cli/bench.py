@@ -89,7 +89,8 @@ def bench(
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
     console.print(f"{machine}, every={cadence}, {limit:g} s each")
     console.print(_cost_table(costs, is_auto=cadence == "auto"))
-    console.print("ratio: mean watched step / mean bare step, also of CPU time; total: including the first step")
+    total = "; total: including the first step" if cadence == "auto" else ""
+    console.print(f"ratio: mean watched step / mean bare step, also of CPU time{total}")
     memory = max((cost.memory for cost in costs), default=0.0)
     console.print(
         f"first: from watch() to the end of the first step, during which memory grew by up to {memory:,.0f} MiB"

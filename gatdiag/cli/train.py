@@ -78,6 +78,6 @@ def _describe_result(result: Result) -> str:
     end = "the loss fell below the threshold" if result.converged else "the limit of epochs was reached"
     return (
         f"Test accuracy {result.test_accuracy:.1%} at epoch {result.epochs_to_best}, the best by validation accuracy "
-        f"({result.val_accuracy:.1%}). Training ended after epoch {result.epochs}, as {end}: loss {result.loss:.3g}, "
-        f"test accuracy {result.last_test_accuracy:.1%}."
+        f"({result.val_accuracy:.1%}). Training ended after epoch {result.epochs} because {end}: loss "
+        f"{result.loss:.3g}, test accuracy {result.last_test_accuracy:.1%}."
     )

@@ -130,7 +130,7 @@ def _isolated_copy(
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        twin, states = copy_model(model, [_optimizer_state(optimizer) for optimizer in optimizers])
+        copied_model, states = copy_model(model, [_optimizer_state(optimizer) for optimizer in optimizers])
         try:
             args, kwargs = map_tensors((args, kwargs), _copy_tensor)
         except Exception as error:
@@ -138,11 +138,11 @@ def _isolated_copy(
                 f"The inputs must be copied before the model runs on them, and that failed with "
                 f"{type(error).__name__}: {error}. Give tensors, graphs, or containers of them."
             ) from error
-        if not twin.training:
-            twin.train()
-        copied = _Copy(twin, args, kwargs, [*map(_restore_optimizer, map(type, optimizers), states)])
+        if not copied_model.training:
+            copied_model.train()
+        copied = _Copy(copied_model, args, kwargs, [*map(_restore_optimizer, map(type, optimizers), states)])
         stack.enter_context(preserve_random_state({tensor.device for tensor in copied.tensors}))
-        stack.enter_context(preserve_state(twin))
+        stack.enter_context(preserve_state(copied_model))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RecordingWarning)  # the diagnosis lists what was skipped
         yield copied

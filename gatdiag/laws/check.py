@@ -102,7 +102,7 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
 
     An exact law must hold at two points, or at most of several where units are dead or attention is saturated and
     gradients are rounding; and along large steps if its residual is above rounding. (At a few points it may hold by
-    chance: a unit above zero on all inputs does not tell a wrong backward pass from that of ReLU.) An approximate law
+    chance: a unit above zero on all inputs cannot tell a wrong backward pass from that of ReLU.) An approximate law
     must hold to rounding without epsilons at one of several points. A law whose weights get no gradient at any point
     rests on the equations alone, with a residual of NaN; a "scale" law without any gradient is an unused row of an
     embedding, and is excluded.

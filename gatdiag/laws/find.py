@@ -43,15 +43,15 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
 
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
-    these inputs, if it takes one by their values. Where calls may differ in more than masks and data (a layer dropped
-    at random, a counter, a hidden state), the output holds what cannot be looked into, or two parameters lie over the
-    same memory, no law is claimed, and `excluded` says why.
+    these inputs, if it branches on their values. If calls may differ in more than masks and data (a layer dropped at
+    random, a counter, a hidden state), the output contains objects that cannot be searched for tensors, or two
+    parameters share memory, no law is claimed, and `excluded` has the reason.
 
-    A law speaks of the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
-    takes deviations below a constant for zero, on either side of which delta is zero and c conserved. The rescaling is
-    then without effect only as long as nothing crosses the constant; `gatdiag.remedies.rebalance_` verifies that. A
-    guard that is a lower bound (`clamp(min=1e-12)`), or against a zero that does not occur (`where(x == 0, 1, x)`), is
-    taken to be inactive.
+    A law is about the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
+    replaces deviations below a constant by zero, and on either side of it delta is zero and c conserved. The rescaling
+    then has no effect only as long as nothing crosses the constant; `gatdiag.remedies.rebalance_` verifies that. A
+    lower bound (`clamp(min=1e-12)`) and a guard against a zero that does not occur (`where(x == 0, 1, x)`) are taken to
+    be inactive.
 
     Args:
         model: Any module that was run at least once if it has lazy layers. It is not changed in any way.

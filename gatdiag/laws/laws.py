@@ -175,9 +175,9 @@ class Laws:
 
     def with_parameters(self, parameters: Tensors) -> "Laws":
         """The same laws of other parameters with the same names, shapes and devices."""
-        twin = copy.copy(self)
-        twin.parameters = {name: parameters[name] for name in self.parameters}
-        return twin
+        laws = copy.copy(self)
+        laws.parameters = {name: parameters[name] for name in self.parameters}
+        return laws
 
     def by_layer(self) -> dict[str, list[int]]:
         """Layer -> positions of its laws, in order of execution."""
@@ -237,7 +237,7 @@ class Laws:
     def residual(self, gradients: Tensors | None = None) -> Tensor:
         """|delta| / sum |e_k| |w_k dL/dw_k|, entry by entry: how far from zero compared with what cancels.
 
-        NaN where every gradient is zero, as with a dead unit: such a point says nothing about the law.
+        NaN where every gradient is zero, as with a dead unit: such a point does not test the law.
         """
         gradients = self._gradients(gradients)
         scale = self._absolute_sum(self._products(self.parameters, gradients, absolute=True))

@@ -102,8 +102,8 @@ def _classify(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
     """Masks of the entries that are a gradient and of those that are rounding, from perturbations of the loss.
 
     If the loss changes in its ninth digit, a gradient changes in its ninth digit; the rounding that is left of a sum
-    that cancels changes altogether or not at all. No threshold on the size is needed, which no single value would fit
-    in a deep network. Exact zeros (an unused input, a closed gate) are neither.
+    that cancels changes completely or not at all. This needs no threshold on the size of gradients, which would not fit
+    all layers of a deep network. Exact zeros (an unused input, a closed gate) are neither.
     """
     changes = (first - again).abs()
     jumps = changes > 1e-2 * torch.maximum(first.abs(), again.abs())

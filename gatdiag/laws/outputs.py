@@ -1,4 +1,4 @@
-"""Find the tensors in whatever a forward pass returns, and the objects that cannot be searched for tensors."""
+"""Find the tensors in the output of a forward pass, and the objects that cannot be searched for tensors."""
 
 import datetime
 import re

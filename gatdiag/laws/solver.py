@@ -74,9 +74,9 @@ class Elimination:
 
     def copy(self) -> "Elimination":
         """An independent copy."""
-        twin = Elimination(self._exponents)
-        twin._pivots, twin._order = dict(self._pivots), dict(self._order)
-        return twin
+        copied = Elimination(self._exponents)
+        copied._pivots, copied._order = dict(self._pivots), dict(self._order)
+        return copied
 
 
 def solve(exponents: Exponents, unknowns: Iterable[Tensor]) -> Basis:

@@ -107,7 +107,7 @@ class Exponents:
         self.approximations: list[Equations] = []  # those that hold only up to an epsilon of the model
         self.cause = ""  # the operation and module that are running, set by the tracer
         self.coarse: Counter[str] = Counter()  # operations whose rule required more than the operation does
-        self._forced: list[tuple[str, Tensor]] = []  # operation, the unknowns it required to be zero
+        self._required_zero: list[tuple[str, Tensor]] = []  # operation, the unknowns it required to be zero
         self._mixtures: dict[int, Mixture] = {}
 
     def new_unknowns(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
@@ -198,7 +198,7 @@ class Exponents:
         if not label.terms or label.is_all_zeros:
             return
         if len(label.terms) == 1:
-            self._forced.append((self.cause, label.terms[0][1].unique()))
+            self._required_zero.append((self.cause, label.terms[0][1].unique()))
         rows = self._rows(label)
         column = self._choose_column(label.coefficients, rows)
         if column is not None:
@@ -438,27 +438,27 @@ class Exponents:
             self._bind(ids, self.new_unknowns((1, ids.shape[1]), self.block_of(int(ids[0, 0])).parameter), rows)
         return self.resolve(label)
 
-    def find_forced(self) -> dict[int, str]:
+    def zero_causes(self) -> dict[int, str]:
         """Unknown -> the operation that required it to be zero, of those that one did."""
         causes: dict[int, str] = {}
-        for cause, ids in self._forced:
+        for cause, ids in self._required_zero:
             for unknown in ids.tolist():
                 causes.setdefault(unknown, cause)
         return causes
 
-    def cause_of(self, unknown: int, forced: dict[int, str]) -> str | None:
+    def cause_of(self, unknown: int, zero_causes: dict[int, str]) -> str | None:
         """The operation that required an unknown, or one that it is bound to, to be zero."""
         waiting, seen = [unknown], {ZERO_EXPONENT}
         while waiting:
             current = waiting.pop()
-            if current in forced:
-                return forced[current]
+            if current in zero_causes:
+                return zero_causes[current]
             if current not in seen and int(self._plus[current]) != current:
                 waiting += [int(self._minus[current]), int(self._plus[current])]
             seen.add(current)
         return None
 
-    def find_tied(self) -> dict[int, str]:
+    def tie_causes(self) -> dict[int, str]:
         """Unbound unknown -> the last operation with an equation that could not be solved at once."""
         causes: dict[int, str] = {}
         for equation in self.equations:

@@ -226,7 +226,7 @@ def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, P
         for block in exponents.blocks
         if block.parameter and not block.is_entry and places[block.parameter].is_feature_weight
     }
-    forced, tied = exponents.find_forced(), exponents.find_tied()
+    zero_causes, tie_causes = exponents.zero_causes(), exponents.tie_causes()
     for name, block in channels.items():
         check_time()
         ids = torch.arange(block.start, block.start + block.length)
@@ -236,9 +236,10 @@ def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, P
             parts = [column[position] for column in columns]
             if any(basis.values.get(part) for part in parts):
                 continue
-            cause, reason = exponents.cause_of(unknown, forced), "does not commute with scaling"
+            cause, reason = exponents.cause_of(unknown, zero_causes), "does not commute with scaling"
             if cause is None:
-                cause, reason = next((tied[part] for part in parts if part in tied), None), "ties them to a fixed scale"
+                cause = next((tie_causes[part] for part in parts if part in tie_causes), None)
+                reason = "ties them to a fixed scale"
             if cause and cause != OUTPUT:
                 counts[places[name].layer, f"{cause} {reason}"] += 1
     return [Exclusion(f"{count} channels of {layer}", reason) for (layer, reason), count in counts.items()]

@@ -168,7 +168,7 @@ def test_who_held_an_unknown_at_zero() -> None:
     exponents.require_equal(label(ids[:1]), label(other))
     exponents.cause = "elu in act"
     exponents.require_zero(label(ids))
-    forced = exponents.find_forced()
+    forced = exponents.zero_causes()
 
     assert exponents.cause_of(int(ids[1]), forced) == "elu in act"
     assert exponents.cause_of(int(ids[0]), forced) == "elu in act"

@@ -150,7 +150,7 @@ def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(trac
     assert tracer.trace.unknown == {("special_i0e", "layer"): 2}
     assert tracer.exponents_of(a) == ["0"] * 3
     assert tracer.exponents_of(out) == ["b0", "b1", "b2"]
-    assert tracer.exponents.find_forced()[int(tracer.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
+    assert tracer.exponents.zero_causes()[int(tracer.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
 
 
 def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(tracer: Tracer) -> None:

@@ -110,7 +110,7 @@ def test_faults_are_treated_and_compared_with_their_twins(faults, tmp_path):
     assert done.exit_code == 0, done.stderr
     (row,) = rows_of(tmp_path / "treatment" / "calibration.csv")  # harmless faults and controls are not treated
     assert (row["case"], row["verdict"], row["good"]) == ("input-nonfinite-00", "input-nonfinite", "yes")
-    assert row["remedy"] == "NaN in x is zero, infinity just beyond all other values"
+    assert row["remedy"] == "NaN in x replaced by 0, infinity by a value beyond all finite ones"
     faulty, treated, twin = (float(row[name]) for name in ("faulty", "treated", "twin"))
     assert faulty < twin - 0.3
     assert abs(treated - twin) <= 0.05

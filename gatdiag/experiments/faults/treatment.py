@@ -66,23 +66,23 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     last = treatment.after if treatment.after in applied and verdict.actions else None
     runs = [treatment.before.runs[0], twin, *(trial.runs[0] for trial in applied)]
     is_accuracy = f"{split}_accuracy" in twin.logged
-    scores = [
+    faulty, repaired, *after = (
         float(logged_series(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
         for run, outcome in zip(runs, outcomes, strict=True)
-    ]
+    )
     failures = [trial.failure for trial in treatment.trials if trial.failure]
     reason = "; ".join(failures) or (verdict.remedy.splitlines() or ["no cause was found"])[0]
-    treated = scores[2 + applied.index(last)] if last else None
-    is_good = treated is not None and treated >= scores[1] - (POINTS if is_accuracy else SHARE)
+    treated = after[applied.index(last)] if last else None
+    is_good = treated is not None and treated >= repaired - (POINTS if is_accuracy else SHARE)
     return {
         "case": case.name,
         "planted": case.cause,
         "held_out": case.is_held_out,
         "verdict": verdict.code,
         "remedy": "; ".join(last.changes) if last else "",
-        "faulty": round(scores[0], 3),
+        "faulty": round(faulty, 3),
         "treated": None if treated is None else round(treated, 3),
-        "twin": round(scores[1], 3),
+        "twin": round(repaired, 3),
         "is_accuracy": is_accuracy,
         "reason": "" if last else reason,
         "tried": len(applied),

@@ -29,10 +29,10 @@ SEEDS: Final = (0, 1, 2, 3, 4)
 XAV: Final = "xavier"
 BAL_X: Final = "balanced_xavier"
 BAL_O: Final = "balanced_orthogonal"
-_THREE: Final = (XAV, BAL_X, BAL_O)
-_FOUR: Final = (XAV, "xavier_zero_attention", BAL_X, BAL_O)
+_THREE_SCHEMES: Final = (XAV, BAL_X, BAL_O)
+_FOUR_SCHEMES: Final = (XAV, "xavier_zero_attention", BAL_X, BAL_O)
 _DEPTHS: Final = (2, 5, 10, 20, 40)
-_DEEPEST: Final = (*_DEPTHS, 64, 80)
+_MORE_DEPTHS: Final = (*_DEPTHS, 64, 80)
 _CITATION: Final = ("Cora", "CiteSeer:isolated=unmasked", "PubMed")
 NAMES: Final = (
     "The paper's Xav is xavier, its XavZ xavier_zero_attention, its BalX balanced_xavier, its BalO balanced_orthogonal."
@@ -88,7 +88,7 @@ def by_width(results: pd.DataFrame) -> pd.DataFrame:
     return table_by_size(results, _PANELS, "width", results["width"], results["initialization"])
 
 
-def _drawn_by_depth(*data: str) -> tuple[Drawing, ...]:
+def _depth_drawings(*data: str) -> tuple[Drawing, ...]:
     """A figure for each of these graphs, or one of all trainings."""
     return tuple(Drawing("accuracy_by_depth", {"data": name} if name else {}, table=by_depth) for name in data or ("",))
 
@@ -168,7 +168,7 @@ FIGURE_5: Final = _of_one_training(
     title="Ten layers: relative gradient norms of feature weights and attention vectors of layers 1, 5 and 10",
     claim="Without a balanced initialization, the relative gradients of ten layers are too small to train them, and "
     "differ between features and attention.",
-    full=grid(layers=10, learning_rate=0.1, initialization=_THREE),
+    full=grid(layers=10, learning_rate=0.1, initialization=_THREE_SCHEMES),
     columns=("least_relative_gradient", "largest_relative_gradient", "test_accuracy"),
     measure=relative_gradients,
     drawings=(Drawing("chosen_layers", options={"layers": ("convs.0", "convs.4", "convs.9")}),),
@@ -182,7 +182,7 @@ FIGURE_6: Final = _of_paper(
     title="Cora, gradient descent: accuracy and epochs to the best model by depth, width and initialization",
     claim="Width helps Xavier's initialization (from 24.7 % at 64 to 68.7 % at 512 in ten layers), but does not "
     "replace balance (79.7 % and 80.9 %).",
-    full=grid(layers=_DEPTHS, width=(64, 128, 256, 512), initialization=_FOUR, seed=SEEDS),
+    full=grid(layers=_DEPTHS, width=(64, 128, 256, 512), initialization=_FOUR_SCHEMES, seed=SEEDS),
     quick=grid(layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     published=published_values(
         {(10, XAV, 64): 24.7, (10, XAV, 512): 68.7, (10, BAL_O, 64): 79.7, (10, BAL_O, 512): 80.9},
@@ -201,23 +201,23 @@ FIGURE_7: Final = _of_paper(
     "figure-7",
     title="Cora, Adam: accuracy and epochs to the best model by depth and initialization",
     claim="Under Adam, too, balanced initializations train deeper networks, and in fewer epochs.",
-    full=grid(optimizer="Adam", layers=(2, 5, 10, 20), initialization=_FOUR, seed=SEEDS),
+    full=grid(optimizer="Adam", layers=(2, 5, 10, 20), initialization=_FOUR_SCHEMES, seed=SEEDS),
     quick=grid(optimizer="Adam", layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     columns=("test_accuracy", "epochs_to_best"),
-    drawings=_drawn_by_depth(),
+    drawings=_depth_drawings(),
 )
 
-_BASES: Final = ("xavier", "identity", "looks_linear_identity", "orthogonal")
-_SCHEMES: Final = tuple(f"{prefix}{base}" for base in _BASES for prefix in ("", "balanced_"))
+_BASE_SCHEMES: Final = ("xavier", "identity", "looks_linear_identity", "orthogonal")
+_EIGHT_SCHEMES: Final = tuple(f"{prefix}{base}" for base in _BASE_SCHEMES for prefix in ("", "balanced_"))
 
 FIGURE_9: Final = _of_paper(
     "figure-9",
     title="Cora, gradient descent: four initializations, unchanged and balanced, by depth",
     claim="Balancing helps other initializations, too; balanced looks-linear orthogonal weights train the deepest.",
-    full=grid(layers=_DEEPEST, initialization=_SCHEMES, seed=SEEDS),
-    quick=grid(layers=(2, 10), initialization=_SCHEMES, epochs=500),
+    full=grid(layers=_MORE_DEPTHS, initialization=_EIGHT_SCHEMES, seed=SEEDS),
+    quick=grid(layers=(2, 10), initialization=_EIGHT_SCHEMES, epochs=500),
     columns=("test_accuracy", "epochs_to_best"),
-    drawings=_drawn_by_depth(),
+    drawings=_depth_drawings(),
     notes=(
         "The paper's LLidentity is looks_linear_identity, its LLortho orthogonal. Neither identity is in its code. "
         "Here the first and the last matrix are Xavier's; in the balanced versions, the first has rows of squared norm "
@@ -229,16 +229,16 @@ FIGURE_10: Final = _of_paper(
     "figure-10",
     title="Cora, gradient descent, omega-GAT: accuracy and epochs to the best model by depth and initialization",
     claim="Balance helps another attention network, omega-GAT, in the same way.",
-    full=grid(model="omega-gat", layers=_DEPTHS, initialization=_FOUR, seed=SEEDS),
+    full=grid(model="omega-gat", layers=_DEPTHS, initialization=_FOUR_SCHEMES, seed=SEEDS),
     quick=grid(model="omega-gat", layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     columns=("test_accuracy", "epochs_to_best"),
-    drawings=_drawn_by_depth(),
+    drawings=_depth_drawings(),
     notes=("The paper's code has no omega-GAT; here each layer has one omega, initially 1: attention only.",),
 )
 
 # --- figures 8 and 11: changes of weights -----------------------------------------------------------------------------
 
-_TWENTY: Final = grid(layers=20, learning_rate=0.01, initialization=_FOUR)
+_TWENTY_LAYERS: Final = grid(layers=20, learning_rate=0.01, initialization=_FOUR_SCHEMES)
 _RATES: Final = (
     "Gradient descent at 0.1, 0.05 and 0.01 for 5, 10 and 20 layers, as in the figures of the paper's appendix; its "
     "table of rates has 0.05 for 20."
@@ -248,8 +248,8 @@ FIGURE_8: Final = _of_one_training(
     "figure-8",
     title="Fraction of the parameters of each layer that never changed",
     claim="Only unbalanced deep networks have parameters that never change.",
-    full=(*grid(layers=(5, 10), initialization=_FOUR), *_TWENTY),
-    quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
+    full=(*grid(layers=(5, 10), initialization=_FOUR_SCHEMES), *_TWENTY_LAYERS),
+    quick=grid(layers=(5, 10), initialization=_THREE_SCHEMES, epochs=1000),
     columns=("never_changed", "test_accuracy"),
     measure=weight_changes,
     drawings=tuple(Drawing("unchanged_fraction", {"layers": layers}) for layers in (5, 10, 20)),
@@ -260,8 +260,8 @@ FIGURE_11: Final = _of_one_training(
     "figure-11",
     title="Distribution of the relative change of feature weights and the absolute change of attention, by layer",
     claim="With a balanced initialization, the parameters of all layers change more than with Xavier's.",
-    full=(*grid(layers=10, initialization=_FOUR), *_TWENTY),
-    quick=grid(layers=10, initialization=_THREE, epochs=1000),
+    full=(*grid(layers=10, initialization=_FOUR_SCHEMES), *_TWENTY_LAYERS),
+    quick=grid(layers=10, initialization=_THREE_SCHEMES, epochs=1000),
     columns=("median_change", "test_accuracy"),
     measure=weight_changes,
     drawings=tuple(Drawing("change_boxes", {"layers": layers}) for layers in (10, 20)),
@@ -271,10 +271,10 @@ FIGURE_11: Final = _of_one_training(
 # --- figure 12: relative gradients under Adam -------------------------------------------------------------------------
 
 _UNDER_ADAM: Final = (
-    *grid(optimizer="Adam", layers=5, learning_rate=0.005, initialization=_FOUR),
-    *grid(optimizer="Adam", layers=10, learning_rate=0.0001, initialization=_FOUR),
+    *grid(optimizer="Adam", layers=5, learning_rate=0.005, initialization=_FOUR_SCHEMES),
+    *grid(optimizer="Adam", layers=10, learning_rate=0.0001, initialization=_FOUR_SCHEMES),
 )
-_CLAIMED: Final = {
+_CLAIMED_COLUMNS: Final = {
     "test_accuracy": ("test accuracy", ".1%"),
     "largest_relative_gradient": ("largest relative gradient", ".2g"),
 }
@@ -287,7 +287,7 @@ def judge_gradients(results: pd.DataFrame) -> list[str]:
         found = rows.drop_duplicates("initialization").set_index("initialization")
         if not {XAV, BAL_O} <= {*found.index}:
             continue
-        for column, (label, form) in _CLAIMED.items():
+        for column, (label, form) in _CLAIMED_COLUMNS.items():
             xavier, balanced = found[column][XAV], found[column][BAL_O]
             sentences.append(
                 f"{'Reproduced' if balanced > xavier else 'NOT reproduced'}: {layers} layers, {label}: {xavier:{form}} "
@@ -307,7 +307,7 @@ FIGURE_12: Final = _of_one_training(
         {
             (layers, scheme): value
             for layers, row in {5: (71.6, 76.2, 77.3, 80.5), 10: (63.2, 68.8, 71.8, 78.0)}.items()
-            for scheme, value in zip(_FOUR, row, strict=True)
+            for scheme, value in zip(_FOUR_SCHEMES, row, strict=True)
         },
         ("layers", "initialization"),
         source="figure 12, order of panels presumed",
@@ -334,7 +334,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "weight_decay": 0.0,
     "share_weights": True,
 }
-_CHANGED: Final[tuple[dict[str, Any], ...]] = (
+_CHANGES: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"heads": 8},
     {"activation": "elu"},
@@ -346,8 +346,8 @@ _CHANGED: Final[tuple[dict[str, Any], ...]] = (
 
 def _variants(optimizer: Optimizer) -> tuple[Experiment, ...]:
     """The trainings of tables 3 and 4."""
-    common = {"optimizer": optimizer, "layers": (5, 10), "initialization": _THREE, "seed": SEEDS}
-    return tuple(cell for change in _CHANGED for cell in grid(**common, **change))
+    common = {"optimizer": optimizer, "layers": (5, 10), "initialization": _THREE_SCHEMES, "seed": SEEDS}
+    return tuple(cell for change in _CHANGES for cell in grid(**common, **change))
 
 
 _VARIANTS_NOTES: Final = (
@@ -361,7 +361,7 @@ TABLE_3: Final = _of_paper(
     claim="Balanced initializations train GATs of ten layers that Xavier's does not, also with eight heads, ELU, "
     "dropout, weight decay or separate weights.",
     full=_variants("SGD"),
-    quick=grid(layers=(5, 10), initialization=_THREE, epochs=1000),
+    quick=grid(layers=(5, 10), initialization=_THREE_SCHEMES, epochs=1000),
     published=published_values(PRINTED_TABLE_3, ("initialization",), source="table 3", **_PLAIN),
     notes=_VARIANTS_NOTES,
 )
@@ -371,7 +371,7 @@ TABLE_4: Final = _of_paper(
     title="Cora, Adam: GATs of 5 and 10 layers and their variants, by initialization",
     claim="Under Adam, too, balanced initializations are better than Xavier's in GATs of ten layers.",
     full=_variants("Adam"),
-    quick=grid(optimizer="Adam", layers=(5, 10), initialization=_THREE, epochs=1000),
+    quick=grid(optimizer="Adam", layers=(5, 10), initialization=_THREE_SCHEMES, epochs=1000),
     notes=_VARIANTS_NOTES,
 )
 
@@ -388,7 +388,7 @@ _PYGAT: Final = {
     "optimizer": "Adam",
     "learning_rate": 0.005,
     "weight_decay": 5e-4,
-    "initialization": _THREE,
+    "initialization": _THREE_SCHEMES,
 }
 
 TABLE_5: Final = _of_paper(
@@ -404,7 +404,7 @@ TABLE_5: Final = _of_paper(
         {
             (data, scheme): value
             for data, row in {"Cora": (84.50, 84.58, 84.55), "PubMed": (78.38, 78.52, 78.56)}.items()
-            for scheme, value in zip(_THREE, row, strict=True)
+            for scheme, value in zip(_THREE_SCHEMES, row, strict=True)
         },
         ("data", "initialization"),
         source="table 5, the order of its columns assumed",
@@ -447,7 +447,7 @@ TABLE_6: Final = _of_paper(
         *with_epochs(grid(layers=(2, 5), **_LIPSCHITZ), 200),
     ),
     published=published_values(PRINTED_TABLE_6, ("model", "data", "layers"), source="table 6"),
-    drawings=_drawn_by_depth(*_CITATION),
+    drawings=_depth_drawings(*_CITATION),
     notes=(
         "For LipschitzNorm, the paper refers to its authors' code. The settings here are those of that code: DeepGAT "
         "with eight heads and its defaults (1000 epochs whatever the loss, a decaying rate), PyG's initial weights, "
@@ -467,14 +467,14 @@ TABLE_2: Final = _of_paper(
     title="Eight graphs, gradient descent: accuracy by depth and initialization",
     claim="With depth, balanced initializations keep their accuracy and Xavier's loses it, on citation and on "
     "heterophilic graphs.",
-    full=grid(data=(*_HETEROPHILIC, *_CITATION[1:]), layers=_DEPTHS, initialization=_THREE, seed=SEEDS),
+    full=grid(data=(*_HETEROPHILIC, *_CITATION[1:]), layers=_DEPTHS, initialization=_THREE_SCHEMES, seed=SEEDS),
     quick=grid(data="texas.npz", layers=(2, 5, 10), initialization=(XAV, BAL_O), seed=SEEDS[:3]),
     published=published_values(
         {(data, layers, BAL_O): PRINTED_TABLE_6["gatv2", data, layers] for data in _CITATION[1:] for layers in _DEPTHS},
         ("data", "layers", "initialization"),
         source="table 6, the same setting",
     ),
-    drawings=_drawn_by_depth(*_HETEROPHILIC, *_CITATION[1:]),
+    drawings=_depth_drawings(*_HETEROPHILIC, *_CITATION[1:]),
     notes=(
         "The heterophilic graphs are the files of heterophilous-graphs, with edges (directed) and features as stored "
         "and only the first of ten splits, as in the paper's code. The test sets of Texas and Cornell have 37 nodes: "
@@ -484,15 +484,15 @@ TABLE_2: Final = _of_paper(
 
 # --- table 7: GCNs ----------------------------------------------------------------------------------------------------
 
-_OF_GCN: Final = ("xavier", "balanced_xavier", "orthogonal", "balanced_orthogonal")
+_GCN_SCHEMES: Final = ("xavier", "balanced_xavier", "orthogonal", "balanced_orthogonal")
 
 TABLE_7: Final = _of_paper(
     "table-7",
     title="GCN, gradient descent: accuracy by depth and initialization",
     claim="Balance, for a GCN the law without attention, helps deep GCNs as it helps GATs.",
-    full=grid(model="gcn", data=_CITATION[:2], layers=_DEEPEST, initialization=_OF_GCN, seed=SEEDS),
-    quick=grid(model="gcn", layers=(2, 5, 10), initialization=_OF_GCN, epochs=1000),
-    drawings=_drawn_by_depth(*_CITATION[:2]),
+    full=grid(model="gcn", data=_CITATION[:2], layers=_MORE_DEPTHS, initialization=_GCN_SCHEMES, seed=SEEDS),
+    quick=grid(model="gcn", layers=(2, 5, 10), initialization=_GCN_SCHEMES, epochs=1000),
+    drawings=_depth_drawings(*_CITATION[:2]),
     notes=(
         "The paper's code has no GCN; its settings are presumed to be those of its GATs. The second data set, "
         "CiteSeer, and the depths between 2 and 80 are presumed, too.",

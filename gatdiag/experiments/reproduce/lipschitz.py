@@ -210,7 +210,7 @@ LIPSCHITZ_MISSING: Final = _of_paper(
 
 # --- Tree-NeighborsMatch ----------------------------------------------------------------------------------------------
 
-_OF_TREES: Final = {
+_TREE_SETTINGS: Final = {
     "initialization": "default",
     "optimizer": "Adam",
     "learning_rate": 1e-3,
@@ -219,17 +219,17 @@ _OF_TREES: Final = {
     "bias": True,
     "width": 32,
 }
-_RESIDUAL: Final = {**_OF_TREES, "residual": True, "norm": "layernorm"}
+_RESIDUAL: Final = {**_TREE_SETTINGS, "residual": True, "norm": "layernorm"}
 _TREE_GAT: Final = {**_RESIDUAL, "model": "gat", "width": 8, "heads": 4, "activation": "none"}
-_NETWORKS: Final[tuple[dict[str, Any], ...]] = (
+_TREE_NETWORKS: Final[tuple[dict[str, Any], ...]] = (
     {**_RESIDUAL, "model": "gcn"},
     {**_RESIDUAL, "model": "gin"},
-    {**_OF_TREES, "model": "ggnn", "activation": "none"},
+    {**_TREE_SETTINGS, "model": "ggnn", "activation": "none"},
     _TREE_GAT,
     {**_TREE_GAT, "lipschitz": "paper"},
 )
 _TREE_DEPTHS: Final = (2, 3, 4, 5, 6, 7, 8)
-_FITTED: Final = {  # training accuracy by depth
+_TRAIN_ACCURACY: Final = {  # training accuracy by depth
     "ggnn": (1, 1, 1, 0.60, 0.38, 0.21, 0.16),
     "gat": (1, 1, 1, 0.41, 0.21, 0.15, 0.11),
     "gin": (1, 1, 0.77, 0.29, 0.20),
@@ -237,11 +237,11 @@ _FITTED: Final = {  # training accuracy by depth
 }
 
 
-def _trees(*of_depths: tuple[int, int, int]) -> tuple[Experiment, ...]:
+def _tree_cells(*of_depths: tuple[int, int, int]) -> tuple[Experiment, ...]:
     """Each network on trees, for each (depth, epochs, passes over the trees per epoch)."""
     return tuple(
         cell
-        for network in _NETWORKS
+        for network in _TREE_NETWORKS
         for depth, epochs, passes in of_depths
         for trees in [64 if depth < 4 else 1024 if depth < 7 else 2048]
         for cell in grid(
@@ -267,12 +267,12 @@ LIPSCHITZ_TREES: Final = Reproduction(
     paper=f"{_PAPER}, trees with increasing depth; Alon & Yahav, On the Bottleneck of Graph Neural Networks, ICLR 2021",
     claim="Networks fit trees up to depth 3 (GCN, GIN) or 4 (GAT, GGNN), not deeper ones; the paper compares GATs with "
     "LipschitzNorm.",
-    full=_trees((2, 50, 1000), *((depth, 500, 100) for depth in _TREE_DEPTHS[1:])),
-    quick=_trees((2, 60, 20), (3, 15, 3)),
+    full=_tree_cells((2, 50, 1000), *((depth, 500, 100) for depth in _TREE_DEPTHS[1:])),
+    quick=_tree_cells((2, 60, 20), (3, 15, 3)),
     published=published_values(
         {
             (f"tree:depth={depth}", name): 100 * accuracy
-            for name, row in _FITTED.items()
+            for name, row in _TRAIN_ACCURACY.items()
             for depth, accuracy in zip(_TREE_DEPTHS, row, strict=False)
         },
         ("data", "model"),

@@ -84,7 +84,7 @@ TAMING_ACCURACY: Final = _of_paper(
 
 
 def smoothing(run: Run) -> dict[str, float]:
-    """Growth of gradients from the second to last layer to the first, and smoothness of both, at the first step."""
+    """Growth of gradients from the second-to-last layer to the first, and smoothness of both, at the first step."""
     norm, mu, relative_gradient_mu, relative_mu = (
         _at_first(layer_series(run, name))
         for name in ("output_gradient_norm", "gradient_mu", "relative_gradient_mu", "relative_mu")
@@ -148,9 +148,9 @@ TAMING_LAYERS: Final = _of_deep_networks(
     judge=judge_layers,
     drawings=(Drawing("smoothing_by_layer"),),
     notes=(
-        "gradient decades: log10 of the ratio of the gradient norms at the outputs of the first and the second to last "
+        "gradient decades: log10 of the ratio of the gradient norms at the outputs of the first and the second-to-last "
         "layer; positive is expansion, negative vanishing in the backward pass. relative gradient mu is that of the "
-        "first layer, relative mu that of the second to last. All are of the first step, that is, of the initial "
+        "first layer, relative mu that of the second-to-last. All are of the first step, that is, of the initial "
         "weights.",
     ),
 )

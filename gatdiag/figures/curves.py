@@ -27,15 +27,15 @@ from gatdiag.summary import (
     training_facts,
 )
 
-_LIMIT = 6  # lines in a panel
-_KINDS = 4  # kinds of scores, one panel each
+_MAX_LINES = 6  # per panel
+_MAX_KINDS = 4  # of scores, one panel each
 _POINTS = 150  # on a line that summarizes several runs
 _SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
-_OTHERS = {
+_NOT_SCORES = {  # panel -> column
     "loss": "steps.loss",
     axis_label("steps.gradient_norm"): "steps.gradient_norm",
-}  # than scores: panel -> column
+}
 
 
 def training_curves_data(run: Run) -> pd.DataFrame:
@@ -46,16 +46,16 @@ def training_curves_data(run: Run) -> pd.DataFrame:
         stretch (of uninterrupted recording), best_step (null if `watch` got no `best=`).
     """
     losses = [name for name in run.logged if "loss" in name.lower()]
-    loss, gradient = _OTHERS
+    loss, gradient = _NOT_SCORES
     names = {
         loss: sorted(losses, key=lambda name: name != loss_name(run)),
-        **dict(islice(scores(run).items(), _KINDS)),
+        **dict(islice(scores(run).items(), _MAX_KINDS)),
         gradient: _gradients(run),
     }
     parts = [
         thin(logged_series(run, name)).assign(panel=panel, name=name)
         for panel, columns in names.items()
-        for name in columns[:_LIMIT]
+        for name in columns[:_MAX_LINES]
     ]
     table = tidy(parts, "panel", "name", "step", "value", "low", "high", "stretch")
     return table.assign(best_step=training_facts(run).best_step)
@@ -70,9 +70,9 @@ def _gradients(run: Run) -> list[str]:
 
 def _panels(table: pd.DataFrame) -> dict[str, str]:
     """Panel -> the column to record if the panel is empty."""
-    loss, gradient = _OTHERS
-    kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind not in _OTHERS] or ["accuracy"]
-    return {loss: _OTHERS[loss], **dict.fromkeys(kinds, "steps.val_accuracy"), gradient: _OTHERS[gradient]}
+    loss, gradient = _NOT_SCORES
+    kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind not in _NOT_SCORES] or ["accuracy"]
+    return {loss: _NOT_SCORES[loss], **dict.fromkeys(kinds, "steps.val_accuracy"), gradient: _NOT_SCORES[gradient]}
 
 
 def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
@@ -87,7 +87,7 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
             (curve, {**category(index), "label": plain_text(name, 28)})
             for index, (name, curve) in enumerate(part.groupby("name", sort=False))
         ]
-        is_score = panel not in _OTHERS
+        is_score = panel not in _NOT_SCORES
         share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # not a percentage
         include = share if is_score else (0.0,) if panel != "loss" else ()
         axes.legend(handles=draw_lines(axes, curves, log=False if is_score else None, include=include))
@@ -113,7 +113,7 @@ TRAINING_CURVES = Figure(
     equation=equations("steps.gradient_norm"),
     paper="",
     group="training",
-    needs=tuple(_OTHERS.values()),
+    needs=tuple(_NOT_SCORES.values()),
     data=training_curves_data,
     draw_table=draw_training_curves,
     height=_height,

@@ -149,7 +149,7 @@ CHOSEN_LAYERS = Figure(
 )
 
 
-_LIMIT = 8  # runs side by side
+_MAX_RUNS = 8
 
 
 def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
         run (its index), label, step, until (where the cell ends), layer, value. A run without the column has one row
         of nulls; the table is empty if no run has it.
     """
-    maps = [heat_table(role_series(run, "gradient_norm", FEATURE)) for run in runs[:_LIMIT]]
+    maps = [heat_table(role_series(run, "gradient_norm", FEATURE)) for run in runs[:_MAX_RUNS]]
     nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
     parts = [
         (table if len(table) else nulls).assign(run=place, label=run.name, layer=lambda of: of["layer"].astype(object))

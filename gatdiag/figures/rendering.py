@@ -141,12 +141,12 @@ def save_figures(
         The files, in reading order. Existing files are overwritten.
     """
     written = []
-    for place, figure, of, values in _applicable_figures(_as_list(runs)):
-        into = Path(folder) / place
-        into.mkdir(parents=True, exist_ok=True)
+    for subfolder, figure, drawn, values in _applicable_figures(_as_list(runs)):
+        target = Path(folder) / subfolder
+        target.mkdir(parents=True, exist_ok=True)
         for kind in formats:
-            path = into / f"{figure.name}.{kind}"
-            path.write_bytes(render(figure, of, format=kind, width=width, values=values))
+            path = target / f"{figure.name}.{kind}"
+            path.write_bytes(render(figure, drawn, format=kind, width=width, values=values))
             written.append(path)
     return written
 
@@ -157,23 +157,24 @@ def render_document(runs: Run | Sequence[Run]) -> bytes:
 
     content = BytesIO()
     with style_context(), PdfPages(content, metadata=_METADATA["pdf"]) as pages:
-        for _, figure, of, values in _applicable_figures(_as_list(runs)):
-            drawn = _draw_figure(figure, of, values, SIZES["double"], 300)
-            drawn.suptitle(f"{figure.title}: {plain_text(of[0].name)}" if len(of) == 1 else figure.title)
-            drawn.set_figheight(drawn.get_figheight() + _TITLE)
-            pages.savefig(drawn)
+        for _, figure, drawn, values in _applicable_figures(_as_list(runs)):
+            page = _draw_figure(figure, drawn, values, SIZES["double"], 300)
+            page.suptitle(f"{figure.title}: {plain_text(drawn[0].name)}" if len(drawn) == 1 else figure.title)
+            page.set_figheight(page.get_figheight() + _TITLE)
+            pages.savefig(page)
     return content.getvalue()
 
 
 def _applicable_figures(runs: list[Run]) -> Iterator[tuple[str, Figure, list[Run], pd.DataFrame]]:
-    """Each figure of `save_figures` with the name of its folder, its runs and its data."""
-    wanted = [("", runs)]
+    """Each figure of `save_figures` with the name of its subfolder, its runs and its data."""
+    subfolders = [("", runs)]
     if len(runs) > 1:
-        wanted += [(f"{place + 1}-{_file_name(run.name)}", [run]) for place, run in enumerate(runs)]
+        subfolders += [(f"{number}-{_file_name(run.name)}", [run]) for number, run in enumerate(runs, start=1)]
     shared = {figure.name: figure.shared_options(runs) for figure in FIGURES if runs and not figure.is_comparison}
-    for place, of in wanted:
-        for figure in figures_for(of):
-            yield place, figure, of, table(figure, of, **(shared[figure.name] if len(of) == 1 else {}))
+    for subfolder, drawn in subfolders:
+        for figure in figures_for(drawn):
+            options = shared[figure.name] if len(drawn) == 1 else {}
+            yield subfolder, figure, drawn, table(figure, drawn, **options)
 
 
 def _figure(figure: Figure | str) -> Figure:

@@ -40,7 +40,7 @@ def run_warnings(run: Run) -> tuple[str, ...]:
 
 
 def story(run: Run) -> tuple[str, ...]:
-    """Two paragraphs: the model and its training; the outcome. nothing for an empty run, see `run_warnings`."""
+    """Two paragraphs: the model and its training; the outcome. Empty for an empty run, see `run_warnings`."""
     facts = training_facts(run)
     return () if is_empty(run) else (_describe_training(run, facts), " ".join(_describe_outcome(run, facts)))
 

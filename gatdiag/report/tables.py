@@ -97,8 +97,8 @@ def layer_table(run: Run, anchor: str) -> Table:
         known[layer["name"]] = [layer.get("index", place), _name_cell(layer.get("kind", "")), *was_run]
     last = [_Latest("of the feature weights", "rel. gradient norm", gradients)] * bool(gradients)
     last += _last_recorded(run, "layers", _OF_OUTPUTS)
-    heads = ["layer", "#", "kind", *["executed"] * executed]
-    return _table_of_values("Layers", anchor, heads, known, last, "each layer's output")
+    columns = ["layer", "#", "kind", *["executed"] * executed]
+    return _table_of_values("Layers", anchor, columns, known, last, "each layer's output")
 
 
 def gradient_table(run: Run, anchor: str) -> Table:
@@ -118,15 +118,15 @@ def parameter_table(run: Run, anchor: str) -> Table:
             role = info["role"] + " (frozen)" * (not info.get("trainable", True))
             shape = f" {TIMES} ".join(map(str, info["shape"]))
             known[info["name"]] = [_name_cell(layer["name"]), role, shape, math.prod(info["shape"])]
-    heads = ["parameter", "layer", "role", "shape", "entries"]
+    columns = ["parameter", "layer", "role", "shape", "entries"]
     last = _last_recorded(run, "parameters", _OF_PARAMETERS)
-    return _table_of_values("Parameters", anchor, heads, known, last, "each parameter")
+    return _table_of_values("Parameters", anchor, columns, known, last, "each parameter")
 
 
 def _table_of_values(
     title: str,
     anchor: str,
-    heads: Sequence[str],
+    columns: Sequence[str],
     known: Mapping[str, list[Cell]],
     last: Sequence["_Latest"],
     of: str,
@@ -136,7 +136,7 @@ def _table_of_values(
         title,
         anchor,
         [[_name_cell(name), *cells, *(column.values.get(name) for column in last)] for name, cells in known.items()],
-        [*heads, *(column.label for column in last)],
+        [*columns, *(column.label for column in last)],
         f"Last recorded values of {of}. A dash means not measured or undefined.",
         tooltips={"#": "position of the layer", **{column.label: column.name for column in last}},
     )
@@ -149,8 +149,8 @@ def law_tables(run: Run, anchor: str) -> Iterator[Table]:
         yield _law_table(run, anchor)
     if laws["excluded"]:
         rows = [[item["what"], item["reason"]] for item in laws["excluded"]]
-        heads = ["part of the model", "reason"]
-        yield Table("Parts without a conservation law", f"{anchor}-excluded", rows, heads, wraps=True)
+        columns = ["part of the model", "reason"]
+        yield Table("Parts without a conservation law", f"{anchor}-excluded", rows, columns, wraps=True)
 
 
 def _law_table(run: Run, anchor: str) -> Table:
@@ -163,9 +163,9 @@ def _law_table(run: Run, anchor: str) -> Table:
         values = [float(c.max()), float(c.mean()), float(delta.max())] if len(own) else [None] * 3
         counts: list[Cell] = [", ".join(laws["kind"].unique()), len(laws), int((~laws["exact"]).sum())]
         rows.append([_name_cell(layer), *counts, None if math.isnan(residual) else float(residual), *values])
-    heads = ["layer", "kind", "laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]
+    columns = ["layer", "kind", "laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]
     note = "c is conserved by gradient flow; delta is zero if the law holds. Values of the last recorded step."
-    return Table("Conservation laws", anchor, rows, heads, note)
+    return Table("Conservation laws", anchor, rows, columns, note)
 
 
 @dataclass(frozen=True)
@@ -239,10 +239,10 @@ def _optimizers(run: Run, anchor: str) -> Iterator[Table]:
         settings = list(dict.fromkeys(key for group in groups for key in group if key != "parameters"))
         rows = [[str(key), *(str(group.get(key, "")) for group in groups)] for key in settings]
         rows.append(["parameter tensors", *(str(len(group.get("parameters") or [])) for group in groups)])
-        heads = ["setting", *(f"group {number}" for number in range(len(groups)))]
+        columns = ["setting", *(f"group {number}" for number in range(len(groups)))]
         since = f" from step {optimizer['from_step']} on" if optimizer.get("from_step") else ""
         title = f"Optimizer: {short(str(optimizer['class']))}{since}"
-        yield Table(title, f"{anchor}-optimizer-{place}", rows, heads, sortable=False)
+        yield Table(title, f"{anchor}-optimizer-{place}", rows, columns, sortable=False)
 
 
 def _schedule(cadence: Mapping[str, Any]) -> dict[str, object]:
@@ -271,8 +271,8 @@ def _table_of_quantities(run: Run, anchor: str) -> Table:
         "rate, λ the weight decay. The unit shows how a value scales with them: one in L/W doubles if the loss doubles "
         "and halves if the parameter doubles; one without a unit does not change."
     )
-    heads = ["quantity", "column", "unit", "equation", "high", "low", "paper"]
-    return Table("Recorded quantities", anchor, rows, heads, note, wraps=True)
+    columns = ["quantity", "column", "unit", "equation", "high", "low", "paper"]
+    return Table("Recorded quantities", anchor, rows, columns, note, wraps=True)
 
 
 def _name_cell(name: object) -> str:

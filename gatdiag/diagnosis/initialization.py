@@ -84,9 +84,9 @@ def check_balance(facts: Facts) -> Finding | str | None:
 
 def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
     jumps = np.diff(np.log(gains))
-    factor, turn = float(np.exp(np.abs(jumps).max())), math.log(4)
-    turns = len(jumps) == 1 or bool(jumps.max() > turn and jumps.min() < -turn)
-    if factor <= limit("gain-jump") or not turns or not 0.1 < geometric_mean(gains) < 10:
+    factor, least = float(np.exp(np.abs(jumps).max())), math.log(4)
+    is_alternating = len(jumps) == 1 or bool(jumps.max() > least and jumps.min() < -least)
+    if factor <= limit("gain-jump") or not is_alternating or not 0.1 < geometric_mean(gains) < 10:
         return None
     place = int(np.abs(jumps).argmax())
     names = list(facts.gains)[place : place + 2]
@@ -171,12 +171,12 @@ def _stuck(facts: Facts) -> Finding | None:
     threshold = next((name for name, (holds, _, _) in shown.items() if holds), None)
     if threshold is None:
         return None
-    moving = f", and a step changes the weights by {number(step)} of their norm" if math.isfinite(step) else ""
+    motion = f", and a step changes the weights by {number(step)} of their norm" if math.isfinite(step) else ""
     return _finding(
         facts,
-        f"In these {len(norms)} attention layers the weights that lead into each neuron and those that lead out of it "
-        f"are out of balance: outputs shrink to {percent(ratio)} of their size{moving}. Gradient descent conserves "
-        "this imbalance (c), so training does not repair it.",
+        f"In these {len(norms)} attention layers the incoming and outgoing weights of each neuron are out of balance: "
+        f"outputs shrink to {percent(ratio)} of their size{motion}. Gradient descent conserves this imbalance (c), so "
+        "training does not repair it.",
         Evidence(*shown[threshold][1:]),
         threshold,
         tuple(facts.profile("output_norm")),
@@ -208,13 +208,14 @@ def _attention_pace(facts: Facts) -> float:
 def _finding(
     facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
 ) -> Finding:
+    side = "above" if threshold in ("gain-jump", "stiff") else "below"
     return facts.finding(
         "init-unbalanced",
         text,
         evidence,
         *more,
         Evidence("norm of a step over norm of the weights, median", median(facts.step_ratios)),
-        threshold=f"Threshold {threshold_text(threshold)}.",
+        threshold=f"Flagged {side} {threshold_text(threshold)}.",
         layers=layers,
         steps=(0,),
         figure="balance" if facts.has_laws else "overview",

@@ -13,16 +13,9 @@ REPLACES: Final = "instead of yours, before schedulers are created"
 USUAL_EPS: Final = 1e-8
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep attention networks
 _DEFAULTS: Final[dict[str, Any]] = {  # of torch's optimizers, in the order in which settings are written
-    "lr": None,
-    "momentum": 0.0,
-    "dampening": 0.0,
-    "nesterov": False,
-    "betas": [0.9, 0.999],
-    "eps": USUAL_EPS,
-    "weight_decay": 0.0,
-    "amsgrad": False,
-    "maximize": False,
-}
+    "lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "betas": [0.9, 0.999], "eps": USUAL_EPS,
+    "weight_decay": 0.0, "amsgrad": False, "maximize": False,
+}  # fmt: skip
 _OTHER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "AdamW": {"weight_decay": 0.01},
     "RMSprop": {"alpha": 0.99, "centered": False},

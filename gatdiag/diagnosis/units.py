@@ -34,7 +34,7 @@ def check_dead_units(facts: Facts) -> Finding | str | None:
     return (
         _finding(facts, shares, since, "inputs", "are zero at every node")
         or _from_column(facts, "dead_fraction", "outputs", "are zero at every node")
-        or _from_column(facts, "gradient_dead_fraction", "outputs", "get no gradient from any node")
+        or _from_column(facts, "gradient_dead_fraction", "outputs", "get no gradient at any node")
     )
 
 
@@ -72,9 +72,8 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], unit
 
 def _has_partial_gradients(facts: Facts) -> bool:
     """The network gets gradients but does not learn, so units without one are worth reporting."""
-    return facts.state in ("failing", "partly") and bool(
-        ((facts.gradient_norms > 0) & (facts.gradient_norms < math.inf)).any()
-    )
+    norms = facts.gradient_norms
+    return facts.state in ("failing", "partly") and bool(((norms > 0) & (norms < math.inf)).any())
 
 
 def check_dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:

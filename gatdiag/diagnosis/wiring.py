@@ -84,7 +84,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
         return _no_gradient(facts, frozen, text, "note", unfreeze)
     if frozen and facts.state in ("failing", "partly"):
-        text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss hardly falls"
+        text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
         return _no_gradient(facts, frozen, text, facts.severity, unfreeze)
     if len(zero) >= 0.2 * total and facts.state != "trained":
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"

@@ -139,7 +139,7 @@ def test_a_softmax_between_the_output_and_the_loss_is_named(tmp_path, squash):
     run, _ = train(tmp_path / "run", mlp(), steps=25, loss_of=losses[squash])
     finding = gatdiag.diagnose(run).verdict
     assert finding.code == "output-softmax-twice"
-    assert f"goes through {squash} into" in finding.text
+    assert f"passes through {squash} before" in finding.text
     assert f"without {squash} before it" in finding.remedy
 
 
@@ -174,7 +174,7 @@ def test_sigmoids_between_the_layers_are_what_makes_gradients_vanish(tmp_path, s
     findings = {one.code: one for one in gatdiag.diagnose(run).findings}
     if squash is nn.Sigmoid:
         vanishing = findings["depth-vanishing-gradient"]
-        assert "behind a sigmoid" in vanishing.text
+        assert "slope of a sigmoid" in vanishing.text
         assert "torch.relu" in vanishing.remedy
     else:
         assert not any("sigmoid" in str(one) for one in findings.values())
@@ -193,7 +193,7 @@ def test_units_that_the_first_step_kills_are_not_said_to_be_dead_from_the_start(
     run, _ = train(tmp_path / "run", model, steps=60, optimizer=Killing(model.parameters(), lr=0.1))
     assert run.meta["signals"]["zero_inputs"]["2"]["since"] == 1
     (dead,) = [one for one in gatdiag.diagnose(run).findings if one.code == "dead-units"]
-    assert "since step 1," in dead.text
+    assert "from step 1 on" in dead.text
 
 
 def test_a_nan_in_the_inputs_is_named(tmp_path):

@@ -96,7 +96,7 @@ def test_bad_input_is_one_line_and_status_2(preflight, arguments, says):
     assert says in line
 
 
-@pytest.mark.parametrize("place", ["gatdiag.run.meta.read", "gatdiag.diagnosis.ranked"])
+@pytest.mark.parametrize("place", ["gatdiag.run.meta.read", "gatdiag.diagnosis.rank_findings"])
 def test_an_error_of_gatdiag_is_not_blamed_on_the_model(preflight, monkeypatch, place):
     def broken(*args, **options):
         raise KeyError("lost")

@@ -90,7 +90,7 @@ def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
     (tmp_path / "report.html").write_text("mine")
     refused = report(folder)
     assert refused.exit_code == 2
-    assert "say --overwrite" in refused.stderr
+    assert "pass --overwrite" in refused.stderr
     assert "overwrite=True" not in refused.stderr
     assert (tmp_path / "report.html").read_text() == "mine"
     assert report(folder, "--overwrite").exit_code == 0

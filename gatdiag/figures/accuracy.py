@@ -92,8 +92,8 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
     return entries
 
 
-def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
-    def drawing(table: pd.DataFrame, figure: Canvas) -> None:
+def _draw_panels(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
+    def draw(table: pd.DataFrame, figure: Canvas) -> None:
         """Draw the panels of a `size_table` side by side, with one legend below them."""
         order = list(dict.fromkeys(table["variant"]))
         entries: list[Artist] = []
@@ -107,7 +107,7 @@ def _drawing(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.Dat
                 note(axes, not_recorded("steps.test_accuracy" if panel == "accuracy" else "steps.val_accuracy"))
         add_legend_below(figure, entries)
 
-    return drawing
+    return draw
 
 
 def _data(
@@ -151,7 +151,7 @@ def accuracy_by_tree_depth_data(
     return size_table(table, "depth", _TREES)
 
 
-def _comparable(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:
+def _differ_in(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:
     return lambda runs: all(len({size(run) for run in runs}) > 1 for size in sizes)
 
 
@@ -166,9 +166,9 @@ ACCURACY_BY_DEPTH = Figure(
     group="comparison",
     needs=("steps.val_accuracy", "steps.test_accuracy"),
     data=_data("depth", _PANELS, "width"),
-    draw_table=_drawing(_PANELS, "layers"),
+    draw_table=_draw_panels(_PANELS, "layers"),
     height=lambda table, width: 2.2 if is_wide(width) else 3.6,
-    applies_to=_comparable(depth),
+    applies_to=_differ_in(depth),
 )
 ACCURACY_BY_WIDTH = replace(
     ACCURACY_BY_DEPTH,
@@ -179,8 +179,8 @@ ACCURACY_BY_WIDTH = replace(
     "every width.",
     paper=f"{GATS}, figure 6",
     data=_data("width", _PANELS, "depth"),
-    draw_table=_drawing(_PANELS, "hidden width"),
-    applies_to=_comparable(width),
+    draw_table=_draw_panels(_PANELS, "hidden width"),
+    applies_to=_differ_in(width),
 )
 ACCURACY_BY_NORMALIZATION = replace(
     ACCURACY_BY_DEPTH,
@@ -192,9 +192,9 @@ ACCURACY_BY_NORMALIZATION = replace(
     paper=f"{LIPSCHITZ} (accuracy against depth)",
     needs=("steps.test_accuracy",),
     data=_data("depth", _LAST, "variant", "width", by="normalization"),
-    draw_table=_drawing(_LAST, "layers"),
+    draw_table=_draw_panels(_LAST, "layers"),
     height=lambda table, width: 2.3,
-    applies_to=_comparable(depth, normalization),
+    applies_to=_differ_in(depth, normalization),
 )
 ACCURACY_BY_TREE_DEPTH = replace(
     ACCURACY_BY_NORMALIZATION,
@@ -206,6 +206,6 @@ ACCURACY_BY_TREE_DEPTH = replace(
     paper="Dasoulas et al., ICML 2021 (trees of increasing depth); Alon & Yahav, ICLR 2021",
     needs=("steps.train_accuracy",),
     data=accuracy_by_tree_depth_data,
-    draw_table=_drawing(_TREES, "tree depth"),
+    draw_table=_draw_panels(_TREES, "tree depth"),
     applies_to=lambda runs: False,  # a run does not record that its graphs are trees: drawn only if requested by name
 )

@@ -11,12 +11,12 @@ from tests.run.synthetic import synthetic_meta
 GROUP = {"lr": 0.1, "weight_decay": 0.0, "parameters": []}
 
 
-def told(folder, **given):
+def story_text(folder, **given):
     return " ".join(story(build(folder, **given)))
 
 
 def test_what_was_trained_is_told(tmp_path):
-    text = told(tmp_path / "run", logged={"loss": [2.0] * 7}, width=4)
+    text = story_text(tmp_path / "run", logged={"loss": [2.0] * 7}, width=4)
     assert (
         "GATv2 of 2 GATv2Conv layers with 48 parameters, trained by SGD with learning rate 0.1 for 7 optimizer steps"
         in text
@@ -61,11 +61,11 @@ def test_how_few_steps_were_recorded_is_told_with_the_reason(tmp_path, every, bu
     ],
 )
 def test_what_became_of_the_loss_is_told(tmp_path, losses, words):
-    assert words.replace(" -", " \N{MINUS SIGN}") in told(tmp_path / "run", logged={"loss": losses})
+    assert words.replace(" -", " \N{MINUS SIGN}") in story_text(tmp_path / "run", logged={"loss": losses})
 
 
 def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
-    assert "recorder.log(loss=...)" in told(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
+    assert "recorder.log(loss=...)" in story_text(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
 
 
 def test_a_run_without_a_step_says_so(tmp_path):
@@ -88,7 +88,7 @@ def test_what_chose_the_best_step_is_used(tmp_path):
 
 
 def test_checkpoints_are_not_counted_as_steps(tmp_path):
-    text = told(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"})
+    text = story_text(tmp_path / "run", logged={"loss": [2.0, 1.0, 0.5]}, cadence={"every": "checkpoint"})
     assert "read from 3 saved checkpoints, the last at step 2." in text
     assert "optimizer steps" not in text
 

@@ -86,7 +86,7 @@ def _entry(one: StackLayer, following: StackLayer) -> dict[str, Any]:
 
 
 def _law(one: StackLayer, following: StackLayer, neuron: int) -> Law:
-    terms = (*one.incoming(neuron, following.in_features), *following.outgoing(neuron))
+    terms = (*one.incoming_terms(neuron, following.in_features), *following.outgoing_terms(neuron))
     inner = one.layer is following.layer
     name = f"layer {one.layer.index} ({one.layer.name}), {'product channel' if inner else 'neuron'} {neuron}"
     ordered = tuple(sorted(terms, key=lambda term: term.exponent < 0))

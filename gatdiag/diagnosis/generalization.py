@@ -16,7 +16,7 @@ from gatdiag.summary import logged_series, score_names, split
 def check_overfitting(facts: Facts) -> Finding | str | None:
     """Training score far above the validation score, or a validation score or loss that was much better before."""
     names = score_names(facts.run)
-    loss = next((name for name in facts.run.logged if "loss" in name.lower() and split(name) == "val"), None)
+    loss = next((name for name in facts.run.logged_names if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
         return "no validation score and no validation loss was logged"
     if facts.state not in ("trained", "partly"):

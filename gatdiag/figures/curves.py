@@ -45,7 +45,7 @@ def training_curves_data(run: Run) -> pd.DataFrame:
         panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
         stretch (of uninterrupted recording), best_step (null if `watch` got no `best=`).
     """
-    losses = [name for name in run.logged if "loss" in name.lower()]
+    losses = [name for name in run.logged_names if "loss" in name.lower()]
     loss, gradient = _NOT_SCORES
     names = {
         loss: sorted(losses, key=lambda name: name != loss_name(run)),

@@ -44,7 +44,7 @@ def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ..
     """
     links = _links(model, structure)
     return tuple(
-        (*link.incoming(i, link.out_features), *following.outgoing(i))
+        (*link.incoming_terms(i, link.out_features), *following.outgoing_terms(i))
         for link, following in pairwise(links)
         for i in range(link.out_features)
     )

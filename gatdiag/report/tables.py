@@ -227,7 +227,7 @@ def _run_facts(run: Run) -> dict[str, object]:
         "device": meta["device"],
         "dtype": meta["dtype"],
         "layer order": meta["structure"].get("order"),
-        "logged": ", ".join(run.logged),
+        "logged": ", ".join(run.logged_names),
         "schema version": meta["schema"],
     }
     return {name: entry for name, entry in known.items() if entry not in (None, "")}

@@ -191,15 +191,7 @@ def write(folder: Path, meta: Meta, *, durable: bool = False) -> None:
 
 
 def check(meta: Any, where: str) -> None:
-    """Validate metadata.
-
-    Args:
-        meta: The contents of meta.json.
-        where: Where they are from, for error messages.
-
-    Raises:
-        InputError: They are not valid.
-    """
+    """Raise `InputError` if metadata are not valid; `where` says in the message where they are from."""
     if not isinstance(meta, dict) or not isinstance(meta.get("schema"), int) or isinstance(meta["schema"], bool):
         raise InputError(f'{where} is not that of a run: expected an object with "schema": {SCHEMA_VERSION}')
     if meta["schema"] != SCHEMA_VERSION:

@@ -114,7 +114,7 @@ class Run:
         return self._laws
 
     @property
-    def logged(self) -> tuple[str, ...]:
+    def logged_names(self) -> tuple[str, ...]:
         """Names of the scalars that were logged."""
         return tuple(name for name in self.steps.columns if tables.is_logged(name))
 

@@ -72,11 +72,7 @@ class JsonLines(_Appender):
         self._logged: set[str] = set()
 
     def encode(self, rows: Any) -> bytes:
-        """Encode a row, or a list of rows.
-
-        Raises:
-            InputError: The name of a column is not valid, or there are too many columns.
-        """
+        """Encode a row, or a list of rows."""
         rows = [rows] if isinstance(rows, Mapping) else rows
         for name in {name for row in rows for name in row} - self._logged:
             if not isinstance(name, str) or not tables.is_valid_unicode(name):
@@ -115,11 +111,7 @@ class ArrowStream(_Appender):
         super().__init__(path, self._memory.getvalue())
 
     def encode(self, columns: Any) -> bytes:
-        """Encode rows that are given as columns, as `Store.append` describes.
-
-        Raises:
-            LookupError: A column or a position does not exist.
-        """
+        """Encode rows that are given as columns, as `Store.append` describes."""
         position = _POSITION[self._table]
         if unknown := columns.keys() - {"step", position, *self._measured}:
             raise LookupError(f"no such column: {', '.join(map(ascii, unknown))}")

@@ -135,13 +135,7 @@ class Damage:
 
 
 def read(folder: Path, table: TableName, damages: list[Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
-    """Read a table piece by piece, as far as it can be read.
-
-    Args:
-        folder: The run folder.
-        table: Name of the table.
-        damages: A list to which what cannot be read is appended.
-        is_sealed: Whether to read the Parquet file; else the stream.
+    """Read a table piece by piece, as far as it can be read. What cannot be read is appended to `damages`.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -158,10 +158,7 @@ def execution_order(
     Args:
         replica: Run once, without gradients.
         layers: Path of each layer -> names of its parameters.
-        originals: Name -> parameter of the model that was copied, which the replica must not read.
-
-    Raises:
-        ModelError: The forward pass fails, or reads one of `originals`.
+        originals: Name -> parameter of the original model. If the replica reads one, `ModelError` is raised.
     """
     reads: dict[str, int] = {}
     calls: dict[str, int] = {}
@@ -174,12 +171,12 @@ def execution_order(
     modules = dict(replica.model.named_modules())
     paths = {id(modules[path]): path for path in layers}
 
-    def called(module: nn.Module, args: Any) -> None:
+    def note_call(module: nn.Module, args: Any) -> None:
         if id(module) in paths:
             note(calls, paths[id(module)])
 
     # A global hook, because scripted modules accept no hooks of their own.
-    with register_module_forward_pre_hook(called), _ReadMode(owners, foreign, lambda layer: note(reads, layer)):
+    with register_module_forward_pre_hook(note_call), _ReadMode(owners, foreign, lambda layer: note(reads, layer)):
         replica.run_no_grad()
     uses = calls | reads
     return sorted(uses, key=uses.__getitem__)

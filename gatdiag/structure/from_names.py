@@ -282,12 +282,7 @@ _DISTINCTIVE: Final = frozenset(name for known in _SIGNATURES for name in known.
 
 
 class _Modules:
-    """The modules of a state dict, and their classes as far as names and shapes show them.
-
-    Args:
-        parameters: Name and shape of each.
-        batch_norms: Paths of the modules with running statistics.
-    """
+    """The modules of a state dict, and their classes as far as names and shapes show them."""
 
     def __init__(self, parameters: Iterable[tuple[str, Shape]], batch_norms: set[str]) -> None:
         self._batch_norms = batch_norms

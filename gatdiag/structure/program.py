@@ -33,27 +33,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class Step:
-    """A call.
+    """A call."""
 
-    Attributes:
-        function: A torch function, or the path of a module of the model; None for any other module.
-        inputs: That other module or None, args, and kwargs, with slots for tensors that depend on parameters.
-        results: Numbers of the tensors it returns, then of the input tensors that it changes in place.
-        changed: Positions of those among its input tensors.
-        records_gradients: Whether gradients were enabled.
-        needs: The values and parameters that its inputs are.
-        unseen: Those that its inputs depend on by calls that were not recorded. They are outputs of the program.
-        trains: Whether it uses trainable parameters of the model.
-    """
-
-    function: Any
-    inputs: tuple[Any, Any, Any] = field(repr=False)
-    results: tuple[int, ...]
-    changed: tuple[int, ...]
+    function: Any  # a torch function, or the path of a module of the model; None for any other module
+    inputs: tuple[Any, Any, Any] = field(repr=False)  # that other module, args, kwargs, with slots for computed tensors
+    results: tuple[int, ...]  # numbers of the tensors it returns, then of the inputs that it changes in place
+    changed: tuple[int, ...]  # positions of those among its input tensors
     records_gradients: bool
-    needs: frozenset[Key]
-    unseen: frozenset[Key]
-    trains: bool
+    needs: frozenset[Key]  # the values and parameters among its inputs
+    unseen: frozenset[Key]  # those that its inputs depend on by calls that were not recorded; outputs of the program
+    trains: bool  # whether it uses trainable parameters of the model
 
 
 @dataclass(frozen=True)
@@ -74,14 +63,7 @@ class Program:
         return replace(self, steps=tuple(steps))
 
     def run(self, model: nn.Module) -> list[Tensor]:
-        """Replay the calls on a copy of the model.
-
-        Returns:
-            The outputs.
-
-        Raises:
-            ModelError: A call returns another number of tensors than in training.
-        """
+        """Replay the calls on a copy of the model, and return the outputs."""
         modules = dict(model.named_modules())
         values: dict[Key, Any] = dict(model.named_parameters(remove_duplicate=False))
         for step in self.steps:
@@ -101,11 +83,7 @@ class Program:
 
 
 def build_program(ends: Iterable[Key], steps: Sequence[Step]) -> Program | None:
-    """The program of the steps that the given values depend on, up to the last that uses trainable parameters.
-
-    Returns:
-        The program; None if no step uses trainable parameters.
-    """
+    """The steps that the values depend on, up to the last that uses trainable parameters; None if none does."""
     outputs = set(ends)
     wanted = set(outputs)
     kept: list[Step] = []

@@ -102,8 +102,8 @@ class Replica:
         From then on, floating dtypes that the forward pass names (`x.float()`) are replaced by `dtype`, too.
         """
         for tensor in reachable_tensors(self.model):
-            tensor.data = _converted(tensor.data, dtype)
-        self._change_inputs(lambda tensor: _converted(tensor, dtype))
+            tensor.data = _convert(tensor.data, dtype)
+        self._change_inputs(lambda tensor: _convert(tensor, dtype))
         self._dtype = dtype
         return self
 
@@ -144,7 +144,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     copied, _ = copy_model(model, None)
     with torch.no_grad():
         try:
-            args, named = map_tensors((args, dict(kwargs or {})), _detached)
+            args, named = map_tensors((args, dict(kwargs or {})), _detach)
         except Exception as error:
             raise InputError(
                 f"The inputs must be copied before the model is run on them, but copying failed with {_reason(error)}. "
@@ -216,12 +216,12 @@ def _backward_hooks(model: nn.Module) -> Iterator[object]:
         yield module._backward_pre_hooks
 
 
-def _detached(tensor: Tensor) -> Tensor:
+def _detach(tensor: Tensor) -> Tensor:
     keeps_class = type(tensor) is not Tensor and not tensor.requires_grad  # EdgeIndex.detach() is a bare tensor
     return tensor if keeps_class else tensor.detach()
 
 
-def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _convert(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor

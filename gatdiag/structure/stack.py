@@ -66,7 +66,7 @@ class StackLayer:
         lengths = {info.shape[0] for info in added if info.module == self.path or info.module.endswith(".res")}
         return possible & lengths or possible
 
-    def incoming(self, neuron: int, width: int) -> Iterator[Term]:
+    def incoming_terms(self, neuron: int, width: int) -> Iterator[Term]:
         """The terms of a law that are incoming weights of a neuron, and its attention weights with the opposite sign.
 
         Args:
@@ -82,7 +82,7 @@ class StackLayer:
             entries = tuple((0, *divmod(index, channels)) for index in range(neuron, count, width))
             yield Term(info.name, info.shape, (0, 1, 2), entries, Fraction(-1))
 
-    def outgoing(self, neuron: int) -> Iterator[Term]:
+    def outgoing_terms(self, neuron: int) -> Iterator[Term]:
         """The terms of a law that are outgoing weights of a neuron of the layer before."""
         return (Term(info.name, info.shape, (1 - self.axis,), ((neuron,),), Fraction(-1)) for info in self.matrices)
 

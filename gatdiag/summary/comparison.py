@@ -226,7 +226,7 @@ def _values(run: Run, when: When) -> dict[tuple[str, str, str], float]:
         grouped = table.groupby("layer", observed=True)["value"]
         for layer, value in (grouped.last() if when == "last" else grouped.median()).items():
             found[str(layer), role, column] = float(value)
-    for name in run.logged:
+    for name in run.logged_names:
         values = logged_series(run, name).dropna()
         if len(values):
             found["", "", name] = float(values.iloc[-1] if when == "last" else values.median())

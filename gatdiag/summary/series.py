@@ -18,17 +18,8 @@ from gatdiag.run import Run
 from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
-    "check_layers",
-    "has_role",
-    "has_zero_norm",
-    "is_recorded",
-    "last_values",
-    "layer_series",
-    "neuron_series",
-    "role_series",
-    "select_layers",
-    "weight_scale",
-    "with_null_layer",
+    "check_layers", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series", "neuron_series",
+    "role_series", "select_layers", "weight_scale", "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -84,7 +75,7 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
     layers = len(run.layer_names)
     cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
     how = quantity("parameters", column).reduction
-    value = _combined(run, frame, column, how, cell, len(cells))
+    value = _combine(run, frame, column, how, cell, len(cells))
     kept = np.ones(len(cells), bool)
     if " / " in how:
         kept = _largest(frame[how.split(" / ")[1]].to_numpy(np.float64), cell, len(cells)) != 0
@@ -167,7 +158,7 @@ def with_null_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
 
-def _combined(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArray[np.int64], count: int) -> Floats:
+def _combine(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArray[np.int64], count: int) -> Floats:
     values = frame[column].to_numpy(np.float64, na_value=np.nan)
     if how == "norm":
         return _norms(values, cell, count)

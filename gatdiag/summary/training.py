@@ -101,7 +101,7 @@ def logged_series(run: Run, name: str) -> pd.Series:
 
 def loss_name(run: Run) -> str | None:
     """The name of the logged training loss: "loss", else the first with "loss" in it that is not of other data."""
-    names = [name for name in run.logged if "loss" in name.lower()]
+    names = [name for name in run.logged_names if "loss" in name.lower()]
     training = [name for name in names if split(name) in (None, "train")]
     exact = [name for name in names if name.lower() in ("loss", "train_loss", "training_loss")]
     return next(iter([*exact, *training, *names]), None)
@@ -123,7 +123,7 @@ def kind_of_score(name: str) -> str | None:
 def scores(run: Run) -> dict[str, list[str]]:
     """Kind of score -> names of the logged scalars: training, validation, test, then those of unknown split."""
     found: dict[str, list[str]] = {}
-    for name in sorted(run.logged, key=lambda name: _ORDER.index(split(name))):
+    for name in sorted(run.logged_names, key=lambda name: _ORDER.index(split(name))):
         if (kind := kind_of_score(name)) is not None:
             found.setdefault(kind, []).append(name)
     return dict(sorted(found.items(), key=lambda item: [*_SCORES].index(item[0])))
@@ -163,6 +163,6 @@ def _words(name: str) -> list[str]:
 
 def _metric_and_mode(run: Run) -> tuple[str | None, str]:
     best = run.meta.get("best")
-    if best and best.get("name") in run.logged:
+    if best and best.get("name") in run.logged_names:
         return best["name"], best.get("mode", "max")
     return score_names(run).get("val"), "max"

@@ -65,7 +65,7 @@ def choose_metric(run: Run) -> Metric | None:
     name = next((known[of] for of in ("val", "test", "train") if of in known), None)
     if name is not None:
         return Metric(name, True)
-    losses = [one for one in run.logged if "loss" in one.lower() and split(one) == "val"]
+    losses = [one for one in run.logged_names if "loss" in one.lower() and split(one) == "val"]
     name = next(iter(losses), loss_name(run))
     return None if name is None else Metric(name, False)
 

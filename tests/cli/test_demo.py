@@ -33,7 +33,7 @@ def test_it_trains_records_draws_and_writes_the_page(tmp_path, few_figures):
         assert run.status == "finished"
         assert run.steps["step"].tolist() == [0, 1, 2, 3]
         assert run.meta["cadence"]["every"] == "1"
-        assert {"loss", "train_accuracy", "val_accuracy", "test_accuracy"} <= {*run.logged}
+        assert {"loss", "train_accuracy", "val_accuracy", "test_accuracy"} <= {*run.logged_names}
         assert len(run.layer_names) == 4
     c = [run.neurons[run.neurons["step"] == 0]["c"].abs().max() for run in runs]
     assert c[0] > 0.1 > 1e-5 > c[1]

@@ -78,7 +78,7 @@ class TestFrames:
 
     def test_facts_about_the_run(self, run):
         assert run.name == "run"
-        assert run.logged == ("loss",)
+        assert run.logged_names == ("loss",)
         assert run.problems == ()
         assert not run.is_live
         assert repr(run) == f"Run({str(run.folder)!r}, {run.status})"

@@ -119,7 +119,7 @@ class TestAppend:
             assert [(row["step"], row["loss"], row["f1.macro"]) for row in rows[:2]] == [(0, 1.0, None), (1, 2.0, 3.0)]
             assert np.isnan(rows[2]["loss"])
             assert rows[2]["f1.macro"] is None
-            assert load(folder).logged == ("loss", "f1.macro")
+            assert load(folder).logged_names == ("loss", "f1.macro")
             store.seal("finished")
 
     @pytest.mark.parametrize(

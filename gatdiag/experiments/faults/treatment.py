@@ -65,7 +65,7 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     verdict = treatment.before.diagnoses[0].verdict
     last = treatment.after if treatment.after in applied and verdict.actions else None
     runs = [treatment.before.runs[0], twin, *(trial.runs[0] for trial in applied)]
-    is_accuracy = f"{split}_accuracy" in twin.logged
+    is_accuracy = f"{split}_accuracy" in twin.logged_names
     faulty, repaired, *after = (
         float(logged_series(run, f"{split}_accuracy").iloc[-1]) if is_accuracy else getattr(outcome, split)
         for run, outcome in zip(runs, outcomes, strict=True)

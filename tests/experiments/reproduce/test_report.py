@@ -118,7 +118,7 @@ def test_what_was_refused_is_said_without_the_folders_of_this_machine(small, tmp
     lost = replace(small, full=cells, measure=None, drawings=(), record=False)
     trainings = train_missing(lost, tmp_path / "out", Options(full=True, root=tmp_path / "data"))
     text = (write_reproduction(trainings, tmp_path / "out") / "README.md").read_text()
-    assert "the graph texas.npz is not to be had: expected its raw files below ROOT/heterophilous/texas" in text
+    assert "the graph texas.npz cannot be loaded: expected its raw files below ROOT/heterophilous/texas" in text
     assert str(tmp_path) not in text
 
 

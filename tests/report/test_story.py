@@ -125,7 +125,7 @@ def test_a_finished_run_has_nothing_to_warn_of(tmp_path):
 def test_what_could_not_be_read_is_told(tmp_path):
     run = build(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
     (run.folder / "layers.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.warns(UserWarning, match="not all"):
+    with pytest.warns(UserWarning, match="parts of the run cannot be read"):
         texts = run_warnings(run)
     assert any(text.startswith("Not everything could be read: ") for text in texts)
 

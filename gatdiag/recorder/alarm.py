@@ -20,7 +20,7 @@ CERTAIN: Final = {
     "parameters-without-gradient": 10,
     "gradients-not-cleared": 10,
 }
-_LEARNING_CURVE: Final = "parameters-without-gradient"  # found by the learning curve as soon as that is known
+_USES_LEARNING_CURVE: Final = "parameters-without-gradient"  # once the learning curve is known
 _CHECKS: Final = frozenset({1, 10, 100})  # after so many recorded steps
 
 
@@ -63,7 +63,7 @@ class Alarm:
             diagnosis = self._diagnose([code for code, least in CERTAIN.items() if records >= least])
             for finding in diagnosis.findings:
                 is_certain = finding.severity == "error" and records >= CERTAIN.get(finding.code, records + 1)
-                if finding.code == _LEARNING_CURVE and diagnosis.state != "unknown":
+                if finding.code == _USES_LEARNING_CURVE and diagnosis.state != "unknown":
                     is_certain = False  # layers may be frozen on purpose
                 if is_certain and finding.code not in self._warned:
                     self._warned.add(finding.code)

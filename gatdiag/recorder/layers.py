@@ -111,8 +111,8 @@ class LayerRecorder:
         self._is_in_root = False  # inside the model's own forward pass
         self._has_backward_hook = False  # one layer's hook reports the backward pass; no other layer needs one
         self._edge_index: Tensor | None = None
-        self._attention_hooks: dict[str, Any] = {}  # of the attention layers that are running
-        self._without_coefficients: set[str] = set()  # those of them whose coefficients have not been computed yet
+        self._attention_hooks: dict[str, Any] = {}  # of running attention layers
+        self._without_coefficients: set[str] = set()  # running attention layers that have computed none yet
         self._notes: dict[str, str] = {}
         self._dict_notes: dict[str, str] = {}  # layers that return a dict -> which part of it is recorded
         self.saw_float16 = self.saw_low_precision = False
@@ -163,7 +163,7 @@ class LayerRecorder:
         """Until a step is recorded, notice only the next training pass, which is all that logging needs.
 
         In a small step, hooks on every module call take longer than recording may. Once something has been compiled
-        the hooks stay, because removing them would compile it anew.
+        the hooks stay, because removing them would cause recompilation.
         """
         is_done = bool(self._hooks) if self.is_idle else self._tape is not None
         if is_done or not self.is_attached or _has_compiled():

@@ -37,7 +37,7 @@ class OptimizerHooks:
 
     Args:
         parameters: Returns the parameters of the model.
-        recorder: Is told of each step.
+        recorder: Its `on_step...` methods are called.
         guard: Contains failures.
         optimizers: The only optimizers whose steps count; None: all that hold parameters of the model.
     """

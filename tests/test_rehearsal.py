@@ -264,7 +264,7 @@ def failing(*_):
         (perceptron(), {"loss": lambda out: out}, InputError, r"one element, got shape \(60, 3\)"),
         (perceptron(), {"loss": lambda out: cross_entropy(out).item()}, InputError, "one element, got float"),
         (perceptron(), {"loss": lambda out: out.argmax()}, InputError, "got shape .*int64"),
-        (perceptron(), {"optimizer": "Adam"}, InputError, "optimizer= expects optimizers of torch"),
+        (perceptron(), {"optimizer": "Adam"}, InputError, "optimizer= expects a torch.optim.Optimizer"),
         (perceptron().to("meta"), {}, ModelError, "meta device"),
         (nn.ReLU(), {"loss": torch.sum}, ModelError, "Expected a model with parameters"),
         (nn.LazyLinear(3), {}, ModelError, "is lazy"),

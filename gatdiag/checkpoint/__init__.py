@@ -1,26 +1,26 @@
-"""Saved checkpoints: what is in the files, without ever executing it, and what it says of the network.
+"""Read saved checkpoints without executing anything in them, and measure the network they hold.
 
-From files:
+Files:
 
-- `opening`: any format -> `Checkpoint`; files, globs and folders -> paths in order of the step
+- `opening`: open a checkpoint of any format; list checkpoints in order of their steps
 - `torch_file`, `safetensors_file`, `distributed`: one format each, checked before it is loaded
-- `state_dict`, `optimizer`: what the entries of a file mean; a model's weights from them
-- `writing`: the same file with other tensors, and all else as it was
+- `state_dict`, `optimizer`: find the weights and the optimizer state in a file; load weights into a model
+- `writing`: write a checkpoint again with some tensors replaced
 
-From tensors:
+Tensors:
 
-- `stack`: which layer feeds which -> c of each neuron, for plain stacks
-- `measures`: norms, NaN and infinities, dead rows and columns, how far weights have moved
-- `initialization`: the one whose distribution a weight has
+- `stack`: the order of layers in a plain stack, and c of each neuron
+- `measures`: norms, NaN and infinities, dead rows and columns, weight changes
+- `initialization`: the initialization whose distribution a weight has
 
-Together:
+Both:
 
-- `inspection`: checkpoints -> a run folder; `record`: its rows, from weights alone or with the model and data
-- `overview`: an inspection -> one row per layer, or per parameter
+- `inspection`: turn checkpoints into a run folder; `record`: write its rows
+- `overview`: tables of an inspection, one row per layer or per parameter
 """
 
 from gatdiag.checkpoint.inspection import Inspection, inspect
-from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint, series
+from gatdiag.checkpoint.opening import Checkpoint, list_checkpoints, open_checkpoint
 from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.overview import layer_table, weight_table
 from gatdiag.checkpoint.record import ModelCase
@@ -37,8 +37,8 @@ __all__ = [
     "find_stack",
     "inspect",
     "layer_table",
+    "list_checkpoints",
     "open_checkpoint",
-    "series",
     "weight_table",
     "write_checkpoint",
 ]

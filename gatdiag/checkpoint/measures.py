@@ -1,4 +1,4 @@
-"""Measures of a parameter of a state dict: norm, NaN and infinities, dead rows and columns, how far it has moved."""
+"""Measures of a parameter in a state dict: norm, NaN and infinities, dead rows and columns, change."""
 
 import math
 
@@ -11,21 +11,20 @@ from gatdiag.recorder.weights import MATRIX_METRICS, measure_matrix
 
 
 def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
-    """Measure one parameter as a recorder does.
+    """Measure one parameter, as a recorder does.
 
     Args:
-        tensor: Any shape; axis 0 counts rows, all others are columns.
-        matrix: Measure what is of matrices alone, too, if it is one: the spectral norm takes many times as long as all
-            the rest.
+        tensor: Any shape. Rows are along axis 0.
+        matrix: Also compute the measures of matrices, such as the spectral norm, which takes most of the time.
 
     Returns:
-        Column of the table `parameters` -> value.
+        Column of the `parameters` table -> value.
 
     Example:
         >>> measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
         {'norm': 3.0, 'non_finite': 0.0}
     """
-    values = _values(tensor)
+    values = _as_floating(tensor)
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
     for metric in MATRIX_METRICS if matrix and tensor.dim() > 1 else ():
@@ -33,39 +32,41 @@ def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
     return found
 
 
-def dead(tensor: Tensor) -> tuple[int, int]:
-    """How many rows of a matrix are zero throughout (neurons that nothing leads into), and how many columns.
+def count_dead(tensor: Tensor) -> tuple[int, int]:
+    """Count the rows of a matrix that are all zero (dead neurons), and the columns.
 
     Example:
-        >>> dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
+        >>> count_dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
         (1, 1)
     """
     matrix = tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:]))
-    return _zero_rows(matrix), _zero_rows(matrix.T)
+    return _count_zero_rows(matrix), _count_zero_rows(matrix.T)
 
 
-def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False) -> dict[str, float]:
-    """How far one parameter has moved, as a recorder measures it.
+def measure_changes(
+    initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False
+) -> dict[str, float]:
+    """Measure how much one parameter has changed, as a recorder does.
 
     Args:
-        initial: w_0; its number type may be another one.
+        initial: w_0; its dtype may differ.
         trained: w.
-        attention: True for an attention vector, whose change is absolute, for it may start at zero.
-        quick: Leave out the quantiles.
+        attention: True for an attention vector: its change is absolute, as it may start at zero.
+        quick: Skip the quantiles.
 
     Returns:
-        Column of the table `parameters` -> value. Nothing where w_0 is missing or of another shape.
+        Column of the `parameters` table -> value; empty if w_0 is missing or has another shape.
 
     Example:
         >>> before, after = torch.ones(2, 2), torch.tensor([[1.0, 1.0], [1.0, 4.0]])
-        >>> changes(before, after, attention=False, quick=True)["changed_fraction_050"]
+        >>> measure_changes(before, after, attention=False, quick=True)["changed_fraction_050"]
         0.25
     """
     if initial is None or initial.shape != trained.shape:
         return {}
-    w_0, w = _values(initial).flatten(), _values(trained).flatten()
-    kind = torch.promote_types(w_0.dtype, w.dtype)
-    w_0, w = w_0.to(kind), w.to(kind)
+    w_0, w = _as_floating(initial).flatten(), _as_floating(trained).flatten()
+    dtype = torch.promote_types(w_0.dtype, w.dtype)
+    w_0, w = w_0.to(dtype), w.to(dtype)
     absolute = torch.arange(len(w)) if attention else torch.zeros(0, dtype=torch.int64)
     fractions = metrics.change_fractions(w_0, w, [len(w)], absolute).flatten().tolist()
     found = dict(zip(GROUPS["changes"].columns, fractions, strict=True))
@@ -75,11 +76,10 @@ def changes(initial: Tensor | None, trained: Tensor, *, attention: bool, quick: 
     return found
 
 
-def _zero_rows(matrix: Tensor) -> int:
-    suspects = matrix[(matrix[:, :1] == 0).all(1)]  # few, of most weights
-    return int((suspects == 0).all(1).sum())
+def _count_zero_rows(matrix: Tensor) -> int:
+    candidates = matrix[(matrix[:, :1] == 0).all(1)]  # usually few
+    return int((candidates == 0).all(1).sum())
 
 
-def _values(tensor: Tensor) -> Tensor:
-    """Floating-point values; a count may be among the parameters."""
+def _as_floating(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.is_floating_point() else tensor.to(torch.float64)

@@ -1,7 +1,7 @@
-"""Saved checkpoints of any format, without running anything that hides in them: one, or a series in order of its steps.
+"""Open saved checkpoints of any format without executing anything in them, and list those of a series in order.
 
-Formats are recognized by what they hold, never by their suffix. Each has one file with a function that reads it;
-whatever is wrong with a file becomes one `InputError`.
+Formats are recognized by content, never by suffix. Each has a module with a function that reads it; whatever is wrong
+with a file becomes an `InputError`.
 """
 
 import glob
@@ -18,28 +18,28 @@ from typing import Any, Final, TypeAlias
 from torch import Tensor
 
 from gatdiag.checkpoint import distributed, safetensors_file, torch_file
-from gatdiag.checkpoint.optimizer import OptimizerState, optimizer_state
+from gatdiag.checkpoint.optimizer import OptimizerState, read_optimizer_state
 from gatdiag.checkpoint.state_dict import NoModelError, find_weights
 from gatdiag.errors import InputError
 from gatdiag.names import quote
 
 PathLike = str | os.PathLike[str]
-Reader: TypeAlias = tuple[str, Callable[[Path], Any]]  # name of the format, and what reads it
+Reader: TypeAlias = tuple[str, Callable[[Path], Any]]  # format, function that reads it
 
-_REPEATED: Final = 1 << 20  # bytes up to which a tensor may repeat what its storage holds
-_LONGEST_EMPTY: Final = 1 << 24  # an axis beside one of length 0 costs the file nothing, and its reader a number each
-_HEAD = 64  # bytes that tell the formats apart
+_MAX_EXPANDED: Final = 1 << 20  # bytes up to which a tensor may be larger than its storage (stride 0)
+_MAX_EMPTY_AXIS: Final = 1 << 24  # next to an axis of length 0: nothing in the file, but memory per row when measured
+_HEAD = 64  # bytes by which formats are recognized
 
 _STEPS = ("global_step", "step", "steps", "iteration", "iter", "train_step")
 _EPOCHS = ("epoch", "current_epoch")
 _NESTED = ("state", "trainer_state", "meta", "train_state")
-_AFTER = r"(?:^|[^a-z])(?:{})[=_-]?(\d{{1,15}})(?!\d)"
-_STEP_IN_NAME = re.compile(_AFTER.format("checkpoint|ckpt|steps?|iteration|iter|it"), re.IGNORECASE)
-_EPOCH_IN_NAME = re.compile(_AFTER.format("epoch|ep|e"), re.IGNORECASE)
+_NUMBER_AFTER = r"(?:^|[^a-z])(?:{})[=_-]?(\d{{1,15}})(?!\d)"
+_STEP_IN_NAME = re.compile(_NUMBER_AFTER.format("checkpoint|ckpt|steps?|iteration|iter|it"), re.IGNORECASE)
+_EPOCH_IN_NAME = re.compile(_NUMBER_AFTER.format("epoch|ep|e"), re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\d.vV])(\d{1,15})(?![\d.]*\d)")
-_NUMBER_TYPE = re.compile(r"(?<![a-z])(?:b?float|b?fp|u?int|bf|complex)\d+", re.IGNORECASE)
-_BEGINNING = re.compile(r"(?<![a-z])(init|initial|initiali[sz]ation|fresh|start|untrained)(?![a-z])", re.IGNORECASE)
-_LARGEST = 2**53
+_DTYPE = re.compile(r"(?<![a-z])(?:b?float|b?fp|u?int|bf|complex)\d+", re.IGNORECASE)
+_INITIAL = re.compile(r"(?<![a-z])(init|initial|initiali[sz]ation|fresh|start|untrained)(?![a-z])", re.IGNORECASE)
+_MAX_COUNT = 2**53
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Checkpoint:
     """A saved checkpoint.
 
     Attributes:
-        path: The file, or the folder where the format is one.
+        path: The file or folder.
         format: "torch", "torch (legacy)", "safetensors", "safetensors (sharded)" or "distributed".
-        tensors: Name -> tensor, on the CPU, in the order of the file (safetensors keep none: there numbers within names
-            order it). Memory-mapped where the format allows, so the file must not change while they are used. Dense
-            ones of usual types; all others are left out with a note.
-        keys: Name -> key in the file, which differs where a wrapper left its prefix.
-        within: Keys that lead to the state dict: ("state_dict",), or () where the file is one.
-        step: Optimizer steps taken, as the file says it, else its optimizer, else its name; None if nothing does.
-        epoch: As the file or its name says it.
-        optimizer: None if there is none.
-        notes: Remarks for the reader: prefixes taken off, entries left out, what else could have been meant.
+        tensors: Name -> tensor on the CPU, in the order of the file (sorted by name for safetensors, which has no
+            order). Memory-mapped where the format allows, so the file must not change while they are used. Only dense
+            tensors of the usual dtypes; a note lists the others.
+        keys: Name -> key in the file, which differs if a wrapper added a prefix.
+        within: Keys that lead to the state dict, such as ("state_dict",); () if the file is a state dict.
+        step: Optimizer steps taken, from the file, else its optimizer state, else its name; None if unknown.
+        epoch: From the file, else its name; None if unknown.
+        optimizer: Optimizer state; None if there is none.
+        notes: Notes for the user: prefixes removed, entries left out, other state dicts in the file.
     """
 
     path: Path
@@ -72,25 +72,25 @@ class Checkpoint:
 
     @property
     def position(self) -> int | None:
-        """Where in the training it was saved: its step, else its epoch."""
+        """The step, else the epoch, at which it was saved."""
         return self.epoch if self.step is None else self.step
 
 
 def open_checkpoint(path: PathLike) -> Checkpoint:
-    """Opens a saved checkpoint.
+    """Open a saved checkpoint.
 
-    Reads files of torch.save (Lightning's too), old and new, safetensors in one file or several, and folders of
-    torch.distributed.checkpoint. What a pickle asks for is read before anything is loaded; a file that asks for more
-    than tensors and plain values is refused, and so is one that claims more than it holds.
+    Reads files of torch.save (also before version 1.6, and Lightning's), safetensors in one or several files, and
+    folders of torch.distributed.checkpoint. Pickles are checked before anything is loaded: files that need more than
+    tensors and plain values, or claim more data than they contain, are refused.
 
     Args:
-        path: The file; or the folder, or the index, of a checkpoint in several files.
+        path: The file; for a checkpoint in several files, its folder or index.
 
     Returns:
-        The checkpoint. Tensors stay on disk until they are used where the format allows it.
+        The checkpoint. Where the format allows it, tensors are read from disk on first use.
 
     Raises:
-        InputError: It cannot be read, is damaged, needs more than weights-only loading, or holds no model.
+        InputError: It cannot be read, is damaged, needs more than weights-only loading, or contains no model.
 
     Example:
         >>> import tempfile, torch
@@ -103,162 +103,162 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
     """
     path = Path(path)
     kind, data = read_contents(path)
-    with reading(path):
+    with convert_errors(path):
         weights = find_weights(data)
-        # Of the class: a file can give a tensor an attribute of that name.
+        # not tensor.detach(): a file can set an attribute of that name
         tensors = {name: Tensor.detach(tensor) for name, tensor in weights.tensors.items()}
-        optimizer, notes = optimizer_state(data, tensors)
+        optimizer, notes = read_optimizer_state(data, tensors)
         moments = {} if optimizer is None else optimizer.moments
-        for name, tensor in [*tensors.items(), *((name, t) for state in moments.values() for name, t in state.items())]:
-            _check_readable(name, tensor)
+        for state in (tensors, *moments.values()):
+            _check_sizes(state)
         return Checkpoint(
             path=path,
             format=kind,
             tensors=tensors,
             keys=weights.keys,
             within=weights.within,
-            step=step_of(data, optimizer, path),
-            epoch=epoch_of(data, path),
+            step=read_step(data, optimizer, path),
+            epoch=read_epoch(data, path),
             optimizer=optimizer,
             notes=(*weights.notes, *notes),
         )
 
 
-def _check_readable(name: str, tensor: Tensor) -> None:
-    """Raises where a tensor that was loaded cannot be worked with."""
-    if not tensor.numel() and max(tensor.shape, default=0) > _LONGEST_EMPTY:
-        raise InputError(f"{quote(name)} is empty, and claims the shape {list(tensor.shape)}")
-    size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
-    if size > max(held, _REPEATED):
-        raise InputError(f"{quote(name)} repeats its {held:,} bytes up to {size:,}: save a copy of it")
+def _check_sizes(tensors: Mapping[str, Tensor]) -> None:
+    """Raise InputError for shapes that would take far more memory than the file."""
+    for name, tensor in tensors.items():
+        if not tensor.numel() and max(tensor.shape, default=0) > _MAX_EMPTY_AXIS:
+            raise InputError(f"{quote(name)} is empty but has shape {list(tensor.shape)}")
+        size, stored = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+        if size > max(stored, _MAX_EXPANDED):
+            raise InputError(f"{quote(name)} expands {stored:,} bytes to {size:,}: save tensor.clone() instead")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
 def read_contents(path: Path, *, mapped: bool = True) -> tuple[str, Any]:
-    """Reads a file or a folder of any format.
+    """Read a file or folder of any format.
 
     Args:
-        path: The file; or the folder of a distributed or a sharded checkpoint, or the index of one.
-        mapped: Leave tensors on disk until they are used.
+        path: The file; for a distributed or sharded checkpoint, its folder or index.
+        mapped: Memory-map tensors where the format allows it.
 
     Returns:
-        Name of the format, as in `Checkpoint`, and the object that was saved, usually a dictionary.
+        The format, as in `Checkpoint`, and the saved object, usually a dictionary.
 
     Raises:
-        InputError: It cannot be read; the message names it and says why.
+        InputError: It cannot be read.
     """
-    with reading(path):
-        kind, read = _reader(path, mapped=mapped)
+    with convert_errors(path):
+        kind, read = _find_reader(path, mapped=mapped)
         return kind, read(path)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """True where a file or a folder begins like a checkpoint; it may still be damaged."""
+    """True if a file or folder looks like a checkpoint; it may still be damaged."""
     try:
-        _reader(path)
+        _find_reader(path)
     except (InputError, OSError):
         return False
     return True
 
 
-def _reader(path: Path, *, mapped: bool = True) -> Reader:
+def _find_reader(path: Path, *, mapped: bool = True) -> Reader:
     if path.is_dir():
-        return _folder_reader(path)
+        return _find_folder_reader(path)
     if not path.is_file():
-        raise InputError("there is no such file" if not path.exists() else "it is no regular file")
+        raise InputError("no such file" if not path.exists() else "it is not a regular file")
     if path.name.endswith(".index.json"):
         return "safetensors (sharded)", safetensors_file.read_sharded
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if head.startswith(torch_file.ZIP):
+    if head.startswith(torch_file.ZIP_MAGIC):
         return "torch", partial(torch_file.read_torch, mapped=mapped)
-    if head.startswith(torch_file.LEGACY):
+    if head.startswith(torch_file.LEGACY_MAGIC):
         return "torch (legacy)", torch_file.read_legacy
-    if safetensors_file.looks_like(head):
+    if safetensors_file.is_safetensors(head):
         return "safetensors", safetensors_file.read_safetensors
+    raise InputError(_describe_unknown(head))
+
+
+def _describe_unknown(head: bytes) -> str:
+    if not head:
+        return "it is empty"
     if head[:1] == b"\x80":
-        raise InputError("it is a pickle, but not one of torch.save: expected the state_dict() saved by torch.save")
-    raise InputError(
-        "it is empty"
-        if not head
-        else "it is no checkpoint: expected a file of torch.save or safetensors, or a folder of "
-        "torch.distributed.checkpoint"
-    )
+        return "it is a pickle not written by torch.save: save the state_dict() with torch.save"
+    return "expected a file of torch.save or safetensors, or a folder of torch.distributed.checkpoint: not a checkpoint"
 
 
-def _folder_reader(path: Path) -> Reader:
+def _find_folder_reader(path: Path) -> Reader:
     if (path / distributed.METADATA).is_file():
         return "distributed", distributed.read_distributed
-    if len(indices := [one for one in path.glob("*.safetensors.index.json") if one.is_file()]) == 1:
+    if len(indices := [index for index in path.glob("*.safetensors.index.json") if index.is_file()]) == 1:
         return "safetensors (sharded)", lambda _: safetensors_file.read_sharded(indices[0])
-    raise InputError("it is a folder without the .metadata or the index that a checkpoint in several files has")
+    raise InputError("expected a checkpoint folder, but it has no .metadata file and no *.safetensors.index.json")
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Names the file in whatever goes wrong while it is read, on one line.
+def convert_errors(path: Path) -> Iterator[None]:
+    """Turn any error while a file is read into an InputError of one line that names the file.
 
-    Raises:
-        InputError: In place of any other error. The libraries that read files promise no kinds of errors: what a
-            damaged file makes them raise is whatever it happened to hit.
+    The libraries that read files document no errors: a damaged file can make them raise anything.
     """
     try:
         yield
     except InputError as error:
-        raise type(error)(f"Cannot read {shown_path(path)}: {error}") from error
+        raise type(error)(f"Cannot read {format_path(path)}: {error}") from error
     except OSError as error:
-        raise InputError(f"Cannot read {shown_path(path)}: {error.strerror or quote(error)}") from error
+        raise InputError(f"Cannot read {format_path(path)}: {error.strerror or quote(error)}") from error
     except MemoryError as error:
-        raise InputError(f"Cannot read {shown_path(path)}: it does not fit into memory") from error
+        raise InputError(f"Cannot read {format_path(path)}: it does not fit in memory") from error
     except Exception as error:
         line = quote(str(error).partition("\n")[0])
-        raise InputError(f"Cannot read {shown_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
+        raise InputError(f"Cannot read {format_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
 
 
-def shown_path(path: Path) -> str:
-    """A path as a message shows it."""
+def format_path(path: Path) -> str:
+    """A path in quotes and in ASCII, for messages."""
     return ascii(str(path))
 
 
 # --- steps and epochs -------------------------------------------------------------------------------------------------
 
 
-def step_of(data: Any, optimizer: OptimizerState | None, path: Path) -> int | None:
-    """Steps taken: from the file, else its optimizer, else its name."""
-    stored = _stored(data, _STEPS)
-    if stored is None and optimizer is not None:
-        taken = [_whole(moments.get("step")) for moments in optimizer.moments.values()]
-        stored = max((step for step in taken if step is not None), default=None)
-    return stored if stored is not None else step_in_name(path)
+def read_step(data: Any, optimizer: OptimizerState | None, path: Path) -> int | None:
+    """Optimizer steps taken: from the file, else its optimizer state, else its name."""
+    step = _read_count(data, _STEPS)
+    if step is None and optimizer is not None:
+        steps = [_as_count(moments.get("step")) for moments in optimizer.moments.values()]
+        step = max((taken for taken in steps if taken is not None), default=None)
+    return step if step is not None else parse_step(path)
 
 
-def epoch_of(data: Any, path: Path) -> int | None:
+def read_epoch(data: Any, path: Path) -> int | None:
     """Epochs trained: from the file, else from its name."""
-    stored = _stored(data, _EPOCHS)
-    return stored if stored is not None else epoch_in_name(path)
+    epoch = _read_count(data, _EPOCHS)
+    return epoch if epoch is not None else parse_epoch(path)
 
 
-def step_in_name(path: Path) -> int | None:
-    """The step in a name: after a word for it, else its last number, unless that is an epoch or part of a type.
+def parse_step(path: Path) -> int | None:
+    """The step in a file name: the number after "step" or the like, else the last one, except for epochs and dtypes.
 
     Example:
-        >>> step_in_name(Path("epoch=3-step=500.ckpt")), step_in_name(Path("gat_100.pt")), step_in_name(Path("e3.pt"))
+        >>> parse_step(Path("epoch=3-step=500.ckpt")), parse_step(Path("gat_100.pt")), parse_step(Path("e3.pt"))
         (500, 100, None)
     """
-    name = _NUMBER_TYPE.sub("-", _stem(path))
+    name = _DTYPE.sub("-", _stem(path))
     found = _STEP_IN_NAME.findall(name) or _NUMBER.findall(_EPOCH_IN_NAME.sub("-", name))
     if not found and not _EPOCH_IN_NAME.search(name):
         found = _STEP_IN_NAME.findall(path.parent.name)  # checkpoint-500/model.safetensors
     return int(found[-1]) if found else None
 
 
-def epoch_in_name(path: Path) -> int | None:
-    """The epoch in a name.
+def parse_epoch(path: Path) -> int | None:
+    """The epoch in a file name.
 
     Example:
-        >>> epoch_in_name(Path("epoch=3-step=500.ckpt")), epoch_in_name(Path("gat_100.pt"))
+        >>> parse_epoch(Path("epoch=3-step=500.ckpt")), parse_epoch(Path("gat_100.pt"))
         (3, None)
     """
     found = _EPOCH_IN_NAME.findall(_stem(path))
@@ -269,19 +269,19 @@ def _stem(path: Path) -> str:
     return path.name if path.is_dir() else path.stem.removesuffix(".safetensors.index")
 
 
-def _stored(data: Any, keys: tuple[str, ...]) -> int | None:
+def _read_count(data: Any, keys: tuple[str, ...]) -> int | None:
     if not isinstance(data, Mapping):
         return None
     places = [data, *(data[key] for key in _NESTED if isinstance(data.get(key), Mapping))]
-    numbers = (_whole(place.get(key)) for place in places for key in keys)
-    return next((number for number in numbers if number is not None), None)
+    counts = (_as_count(place.get(key)) for place in places for key in keys)
+    return next((count for count in counts if count is not None), None)
 
 
-def _whole(value: Any) -> int | None:
-    """A count: a number, or a tensor with one entry, that is whole and not negative; None for anything else."""
+def _as_count(value: Any) -> int | None:
+    """A non-negative integer, from a number or a tensor with one element; None for anything else."""
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and not value.is_complex():
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_COUNT:
         return None
     return int(value) if value == int(value) else None
 
@@ -289,56 +289,56 @@ def _whole(value: Any) -> int | None:
 # --- series -----------------------------------------------------------------------------------------------------------
 
 
-def series(sources: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The checkpoints that files, globs and folders name, each once, in order of the step.
+def list_checkpoints(sources: PathLike | Iterable[PathLike]) -> list[Path]:
+    """List the checkpoints that files, glob patterns and folders name, without duplicates, in order of their steps.
 
-    Names alone settle the order where each has another step (or, without steps, another epoch); otherwise each file
-    is opened for it, one at a time. Those that agree stay in order of their names; those without any step come last, or
-    first if their names say so ("init", "fresh").
+    File names decide the order if each has a different step (or else epoch); otherwise each file is opened, one at a
+    time. Ties are sorted by name. Checkpoints without a step come last, or first if their name says so ("init",
+    "fresh").
 
     Args:
-        sources: Files, patterns such as "ckpt/*.pt", or folders: one that is a checkpoint itself, or one whose entries
-            are. What is no checkpoint in a folder is skipped, with a warning where it looks like one (an
-            optimizer's state, say); a file that is named is not.
+        sources: Files, patterns such as "ckpt/*.pt", or folders: a checkpoint folder, or a folder of checkpoints.
+            Other files in a folder are skipped, with a warning for checkpoints without a model (such as the state of
+            an optimizer).
 
     Raises:
-        InputError: There is none, or one that has to be opened cannot be read.
+        InputError: There is no checkpoint, or one that has to be opened cannot be read.
     """
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    found = {os.path.realpath(path): path for source in given for path in _entries(source)}
+    listed = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    found = {os.path.realpath(path): path for source in listed for path in _expand(source)}
     paths = sorted(found.values(), key=str)
     if not paths:
         raise InputError("Expected checkpoints, got no paths")
     if len(paths) == 1:
         return paths
-    for known in ([step_in_name(path) for path in paths], [epoch_in_name(path) for path in paths]):
+    for known in ([parse_step(path) for path in paths], [parse_epoch(path) for path in paths]):
         if None not in known and len(set(known)) == len(known):
             return [path for _, path in sorted(zip(known, paths, strict=True))]
-    return sorted(paths, key=_when_saved)
+    return sorted(paths, key=_training_position)
 
 
-def _when_saved(path: Path) -> tuple[float, float]:
+def _training_position(path: Path) -> tuple[float, float]:
     checkpoint = open_checkpoint(path)
-    place = float("-inf" if _BEGINNING.search(path.stem) else "inf")  # "init.pt" and "final.pt" without any step
-    step = checkpoint.step if checkpoint.step is not None else place
-    return (step, checkpoint.epoch if checkpoint.epoch is not None else place)
+    missing = float("-inf" if _INITIAL.search(path.stem) else "inf")  # "init.pt" and "final.pt" without any step
+    step = checkpoint.step if checkpoint.step is not None else missing
+    return (step, checkpoint.epoch if checkpoint.epoch is not None else missing)
 
 
-def _entries(source: PathLike) -> list[Path]:
+def _expand(source: PathLike) -> list[Path]:
     path = Path(source)
     if path.is_dir() and not is_checkpoint(path):
-        return _inside(path)
+        return _list_folder(path)
     if path.exists() or not glob.has_magic(str(source)):
         return [path]
     matches = [Path(match) for match in glob.glob(str(source), recursive=True)]  # noqa: PTH207 - absolute patterns
     if not matches:
-        raise InputError(f"Expected checkpoints, and nothing matches {shown_path(path)}")
+        raise InputError(f"Expected checkpoints, but nothing matches {format_path(path)}")
     return matches
 
 
-def _inside(folder: Path) -> list[Path]:
-    """The checkpoints in a folder; InputError where there is none, or one is damaged."""
-    found, refused = [], []
+def _list_folder(folder: Path) -> list[Path]:
+    """The checkpoints in a folder; raises InputError if there is none, or one is damaged."""
+    found, errors = [], []
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or not is_checkpoint(entry):
             continue
@@ -346,10 +346,9 @@ def _inside(folder: Path) -> list[Path]:
             open_checkpoint(entry)
             found.append(entry)
         except NoModelError as error:
-            refused.append(error)
+            errors.append(error)
     if not found:
-        nothing = InputError(f"Expected checkpoints in the folder {shown_path(folder)}, and there are none")
-        raise refused[0] if refused else nothing
-    for reason in refused:
+        raise errors[0] if errors else InputError(f"Expected checkpoints in {format_path(folder)}, found none")
+    for reason in errors:
         warnings.warn(f"Skipped: {reason}", stacklevel=3)
     return found

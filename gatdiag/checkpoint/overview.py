@@ -1,4 +1,4 @@
-"""The last checkpoint of an inspection: one row per layer for a terminal, one per parameter for `gatdiag.diagnosis`."""
+"""Tables of an inspection's last checkpoint: per layer for the terminal, per parameter for `gatdiag.diagnosis`."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from gatdiag.checkpoint.initialization import matching_initialization
+from gatdiag.checkpoint.initialization import identify_initialization
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import dead, measure
+from gatdiag.checkpoint.measures import count_dead, measure
 from gatdiag.checkpoint.opening import Checkpoint
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
@@ -18,23 +18,28 @@ from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.structure.adapters import weight_name
 from gatdiag.summary import layer_series, neuron_series, role_series
 
-_TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are entries, of which that of the padding is zero by intent
-_BALANCED: Final = 1e-6  # of |c| to the squared norm of a whole layer: the rounding of single precision
+_TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are no neurons, and that of the padding index is zero
+_BALANCED: Final = 1e-6  # |c| relative to the squared norm of the layer; float32 rounding
 
 
 def layer_table(inspection: Inspection) -> pd.DataFrame:
-    """One row a layer.
+    """One row per layer of the last checkpoint.
 
     Args:
-        inspection: The checkpoints.
+        inspection: Result of `gatdiag.checkpoint.inspect`.
 
     Returns:
-        NaN where something was not measured. Of feature weights: norm (Frobenius) and spectral_norm (the largest), NaN
-        where weights are computed from what is stored; changed (share of those of at least 1e-4 that changed by more
-        than 5 %), unchanged, relative_gradient, and remembered_gradient, the same of the gradients that Adam remembers.
-        changed_attention: share of attention vectors that moved by more than 0.05. relative_mu: of the output. c and
-        c_drift: largest |c| and |c - c_0| of its neurons. initialization: whose distribution the largest weight
-        has, and "balanced" if each neuron is; "" if none. Before all these layer and kind.
+        Columns, NaN where not measured:
+
+        - layer, kind
+        - norm (Frobenius), spectral_norm (largest): of feature weights; NaN for weights computed from other parameters
+        - c, c_drift: largest |c| and |c - c_0| of its neurons
+        - changed: share of feature weights of at least 1e-4 that changed by more than 5 %
+        - changed_attention: share of attention vector entries that changed by more than 0.05
+        - unchanged, relative_gradient: of feature weights
+        - relative_mu: of the output
+        - remembered_gradient: relative gradient norm from Adam's second moments
+        - initialization: that of the largest feature weight, after "balanced" if each neuron is; "" if unknown
     """
     run = inspection.run
     series = {
@@ -52,7 +57,7 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
     for name, values in series.items():
         table[name] = values[values["step"] == _last_step(run)].set_index("layer")["value"].astype(np.float64)
     table["remembered_gradient"] = [
-        _remembered(layer, inspection.last, norm)
+        _adam_gradient_norm(layer, inspection.last, norm)
         for layer, norm in zip(inspection.structure, table["norm"], strict=True)
     ]
     computed = [any(weight_name(i.name) != i.name for i in _features(layer)) for layer in inspection.structure]
@@ -65,14 +70,14 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
 
 
 def weight_table(inspection: Inspection) -> pd.DataFrame:
-    """One row a parameter.
+    """One row per parameter of the last checkpoint.
 
     Args:
-        inspection: The checkpoints.
+        inspection: Result of `gatdiag.checkpoint.inspect`.
 
     Returns:
-        layer, parameter, role, norm; dead_rows and dead_columns (how many are zero; NaN where rows are no neurons);
-        second_moment (the norm of Adam's running mean of squared gradients; NaN where the file holds none).
+        Columns layer, parameter, role, norm; dead_rows and dead_columns (numbers of zero rows and columns; NaN if rows
+        are not neurons); second_moment (norm of Adam's exp_avg_sq; NaN if the file has none).
     """
     run, tensors, optimizer = inspection.run, inspection.last.tensors, inspection.last.optimizer
     table = run.parameters[run.parameters["step"] == _last_step(run)]
@@ -82,12 +87,12 @@ def weight_table(inspection: Inspection) -> pd.DataFrame:
     for layer in inspection.structure:
         for info in layer.parameters:
             if info.name in tensors:
-                is_part = "parametrizations." in info.name  # of what a weight is computed from
-                rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not is_part
-                zeros = map(float, dead(tensors[info.name])) if rows_are_neurons else (math.nan, math.nan)
+                is_parametrized = "parametrizations." in info.name
+                rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not is_parametrized
+                dead = map(float, count_dead(tensors[info.name])) if rows_are_neurons else (math.nan, math.nan)
                 second = moments.get(info.name, {}).get("exp_avg_sq")
                 moment = math.nan if second is None else measure(second)["norm"]
-                rows.append((layer.name, info.name, info.role, float(norms[info.name]), *zeros, moment))
+                rows.append((layer.name, info.name, info.role, float(norms[info.name]), *dead, moment))
     columns = ["layer", "parameter", "role", "norm", "dead_rows", "dead_columns", "second_moment"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -101,46 +106,44 @@ def _last_step(run: Run) -> int:
 
 
 def _drift(run: Run) -> pd.DataFrame:
-    """The largest |c - c_0| of each layer; NaN where there is one step alone."""
+    """The largest |c - c_0| of each layer; NaN if there is only one step."""
     c = run.neurons.set_index("law")
     first, last = (c[c["step"] == step] for step in (c["step"].min(), _last_step(run)))
     drift = (last["c"] - first["c"]).abs().where(last["step"] > c["step"].min())
     return last[["step", "layer"]].assign(value=drift).groupby(["step", "layer"], observed=True, as_index=False).max()
 
 
-def _remembered(layer: Layer, checkpoint: Checkpoint, norm: float) -> float:
-    """NaN without Adam's second moment of every feature weight, or where its settings are not in the file."""
+def _adam_gradient_norm(layer: Layer, checkpoint: Checkpoint, norm: float) -> float:
+    """Relative gradient norm from Adam's second moments; NaN unless the file has them for all feature weights."""
     optimizer = checkpoint.optimizer
-    decays = set() if optimizer is None else {_decay(group) for group in optimizer.groups}
-    if optimizer is None or len(decays) != 1:
+    beta2s = set() if optimizer is None else {_beta2(group) for group in optimizer.groups}
+    if optimizer is None or len(beta2s) != 1:
         return math.nan
-    (decay,) = decays
+    (beta2,) = beta2s
     names = [info.name for info in _features(layer) if info.name in checkpoint.tensors]
-    squares = sum(_mean_square(optimizer.moments.get(name, {}), decay) for name in names)
+    squares = sum(_corrected_second_moment(optimizer.moments.get(name, {}), beta2) for name in names)
     return math.sqrt(squares) / norm if norm > 0 and squares >= 0 else math.nan
 
 
-def _mean_square(state: Mapping[str, Tensor], decay: float) -> float:
-    """Of all entries of a gradient together, without the bias towards zero of the first steps."""
+def _corrected_second_moment(state: Mapping[str, Tensor], beta2: float) -> float:
+    """Sum of the bias-corrected exp_avg_sq."""
     square, step = state.get("exp_avg_sq"), state.get("step")
     if square is None or step is None or step.numel() != 1 or not square.is_floating_point():
         return math.nan
-    kept = 1 - decay ** float(step)
-    return float(square.double().sum()) / kept if kept > 0 else math.nan
+    correction = 1 - beta2 ** float(step)
+    return float(square.double().sum()) / correction if correction > 0 else math.nan
 
 
-def _decay(group: Mapping[str, Any]) -> float:
-    """beta2; NaN where there is none, or none that makes an average."""
+def _beta2(group: Mapping[str, Any]) -> float:
     match group.get("betas"):
-        case [_, float(decay)] if 0 <= decay < 1:
-            return decay
+        case [_, float(beta2)] if 0 <= beta2 < 1:
+            return beta2
     return math.nan
 
 
 def _initialization(layer: Layer, tensors: Mapping[str, Tensor], c: float, norm: float) -> str:
-    """Of the largest feature weight; and whether all neurons of the layer balance."""
     weights = [tensors[info.name] for info in _features(layer) if info.name in tensors]
     if not weights:
         return ""
-    balances = math.isfinite(norm) and abs(c) <= _BALANCED * norm * norm
-    return " or ".join(["balanced"] * balances + [*matching_initialization(max(weights, key=Tensor.numel))])
+    is_balanced = math.isfinite(norm) and abs(c) <= _BALANCED * norm * norm
+    return " or ".join(["balanced"] * is_balanced + [*identify_initialization(max(weights, key=Tensor.numel))])

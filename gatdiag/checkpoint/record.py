@@ -1,4 +1,4 @@
-"""Checkpoints -> rows of a run: from the weights alone, or by a forward and a backward pass of the model with each."""
+"""Write checkpoints as rows of a run: from weights alone, or from a forward and a backward pass of the model."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatdiag.checkpoint.measures import changes, measure
+from gatdiag.checkpoint.measures import measure, measure_changes
 from gatdiag.checkpoint.state_dict import load_weights_
 from gatdiag.errors import InputError, ModelError
 from gatdiag.quantities import GROUPS, columns
@@ -21,27 +21,26 @@ from gatdiag.run.laws import RecordedLaws
 from gatdiag.structure import ParameterInfo, Structure
 
 Tensors: TypeAlias = Mapping[str, Tensor]
-Saved: TypeAlias = tuple[int, Tensors, Mapping[str, float]]  # step, weights, what is logged with them
-Remarks: TypeAlias = Callable[[], Iterable[str]]  # asked for when all checkpoints are written
+SavedStep: TypeAlias = tuple[int, Tensors, Mapping[str, float]]  # step, weights, logged scalars
+GetNotes: TypeAlias = Callable[[], Iterable[str]]  # called once all checkpoints are written
 
 _ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.takes), "c")
-_OF_TWO: Final = ("changes", "quantiles")
+_CHANGE_GROUPS: Final = ("changes", "quantiles")
 _CHANGES: Final = (*GROUPS["changes"].columns, *GROUPS["quantiles"].columns)
-# The optimizer's steps from one checkpoint to the next were not seen.
-_UNSEEN: Final = ("update_ratio", "predicted_c")
-_RECORDED: Final = tuple(name for group in GROUPS.values() for name in group.columns if name not in _UNSEEN)
+_OF_UPDATES: Final = ("update_ratio", "predicted_c")  # no optimizer step is taken
+_RECORDED: Final = tuple(name for group in GROUPS.values() for name in group.columns if name not in _OF_UPDATES)
 
 
 @dataclass(frozen=True)
 class ModelCase:
-    """The model that checkpoints are of, and what it is run on.
+    """The model that was saved, with its inputs and loss.
 
     Attributes:
-        model: The model; its weights are replaced by those of each checkpoint.
+        model: The model; the weights of each checkpoint are loaded into it.
         args: Positional inputs of its forward pass.
         kwargs: Keyword inputs.
-        loss: Its output -> scalar; None: nothing is differentiated.
-        source: Where the inputs come from, in words.
+        loss: Maps the model's output to a scalar; None for no backward pass.
+        source: Description of where the inputs come from.
     """
 
     model: nn.Module
@@ -54,8 +53,8 @@ class ModelCase:
 def record_weights(
     folder: Path,
     name: str,
-    checkpoints: Iterable[Saved],
-    remarks: Remarks,
+    checkpoints: Iterable[SavedStep],
+    get_notes: GetNotes,
     model: str,
     structure: Structure,
     laws: Mapping[str, Any],
@@ -64,21 +63,21 @@ def record_weights(
     quick: bool,
     overwrite: bool,
 ) -> None:
-    """Write a run with a step for each checkpoint, from its weights alone.
+    """Write a run with one step per checkpoint, from its weights alone.
 
     Args:
-        folder: Of the run.
-        name: Of the run.
-        checkpoints: Taken one by one.
-        remarks: Notes to keep with the run.
-        model: What it is called there.
+        folder: Folder of the run.
+        name: Name of the run.
+        checkpoints: One at a time.
+        get_notes: Returns notes to keep with the run.
+        model: Name of the model.
         structure: Its layers.
-        laws: As meta.json has them. c is left out where a parameter of a law is missing or has another shape.
-        reference: The weights that changes are measured from; None: none are measured.
-        quick: Leave out spectral norms and quantiles of change.
-        overwrite: Delete the run that is in the folder.
+        laws: As in meta.json. c is skipped where a parameter of a law is missing or has another shape.
+        reference: The weights that changes are measured from; None to measure none.
+        quick: Skip spectral norms and quantiles of weight changes.
+        overwrite: Delete an existing run in the folder.
     """
-    metrics = _ALWAYS if reference is None else (*_ALWAYS, *_OF_TWO)
+    metrics = _ALWAYS if reference is None else (*_ALWAYS, *_CHANGE_GROUPS)
     about = {
         "name": name,
         "model": model,
@@ -94,14 +93,15 @@ def record_weights(
     try:
         for step, tensors, scalars in checkpoints:
             store.append("steps", {"step": step, **scalars})
-            held = {at: info for at, info in enumerate(structure.parameters) if info.name in tensors}
-            rows = [_row(info, tensors[info.name], reference, quick=quick) for info in held.values()]
+            stored = {index: info for index, info in enumerate(structure.parameters) if info.name in tensors}
+            rows = [_measure_row(info, tensors[info.name], reference, quick=quick) for info in stored.values()]
             if rows:
-                store.append("parameters", {"step": step, "parameter": np.array([*held], np.int32), **_columns(rows)})
+                indices = np.array([*stored], np.int32)
+                store.append("parameters", {"step": step, "parameter": indices, **_to_columns(rows)})
             if shapes and shapes == {name: tuple(tensors[name].shape) for name in shapes if name in tensors}:
-                c = recorded.c({name: _array(tensors[name]) for name in shapes})
+                c = recorded.c({name: _to_numpy(tensors[name]) for name in shapes})
                 store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
-        store.update_meta(notes=[*store.meta["notes"], *remarks()])
+        store.update_meta(notes=[*store.meta["notes"], *get_notes()])
     except KeyboardInterrupt:
         store.seal("interrupted")
         raise
@@ -111,16 +111,16 @@ def record_weights(
     store.seal("finished")
 
 
-def _row(info: ParameterInfo, tensor: Tensor, reference: Tensors | None, *, quick: bool) -> dict[str, float]:
+def _measure_row(info: ParameterInfo, tensor: Tensor, reference: Tensors | None, *, quick: bool) -> dict[str, float]:
     attention = info.role == ATTENTION
     row = measure(tensor, matrix=not quick and not attention)
     if reference is not None:
-        row |= changes(reference.get(info.name), tensor, attention=attention, quick=quick)
+        row |= measure_changes(reference.get(info.name), tensor, attention=attention, quick=quick)
     return row
 
 
-def _columns(rows: list[dict[str, float]]) -> dict[str, Any]:
-    """One array a column; what a row lacks is masked."""
+def _to_columns(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """One array per column, masked where a row has no value."""
     return {
         name: np.ma.masked_array(
             [row.get(name, np.nan) for row in rows], mask=[name not in row for row in rows], dtype=np.float64
@@ -129,43 +129,42 @@ def _columns(rows: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """On the host, in a type that numpy has."""
+def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     tensor = tensor.detach()
-    return (tensor.float() if tensor.itemsize == 2 else tensor).numpy()
+    return (tensor.float() if tensor.itemsize == 2 else tensor).numpy()  # numpy has no bfloat16
 
 
 def checkpoint(_: int) -> bool:
-    """Every one is recorded; the run's settings show this name."""
+    """Record each step; the settings of the run show this function's name."""
     return True
 
 
 def record_passes(
     folder: Path,
     name: str,
-    checkpoints: Iterable[Saved],
-    remarks: Remarks,
+    checkpoints: Iterable[SavedStep],
+    get_notes: GetNotes,
     case: ModelCase,
     reference: Tensors,
     *,
     compared: bool,
     overwrite: bool,
 ) -> None:
-    """Write a run with a step for each checkpoint: what a step of training would have measured there.
+    """Write a run with one step per checkpoint, as recorded in a training step.
 
     The model runs in training mode, with the same random numbers for each checkpoint.
 
     Args:
-        folder: Of the run.
-        name: Of the run.
-        checkpoints: Taken one by one.
-        remarks: Notes to keep with the run.
+        folder: Folder of the run.
+        name: Name of the run.
+        checkpoints: One at a time.
+        get_notes: Returns notes to keep with the run.
         case: The model, its inputs and its loss.
-        reference: The weights that laws are found with, and changes measured from.
-        compared: Measure changes.
-        overwrite: Delete the run that is in the folder.
+        reference: The weights with which laws are found, and from which changes are measured.
+        compared: Measure weight changes.
+        overwrite: Delete an existing run in the folder.
     """
-    from gatdiag.recorder import Recorder  # a heavy import that weights alone do not need
+    from gatdiag.recorder import Recorder  # slow to import, and not needed for weights alone
 
     metrics = _RECORDED if compared else [name for name in _RECORDED if name not in _CHANGES]
     settings = Settings(select(metrics, 20.0), every=checkpoint, overwrite=overwrite, name=name)
@@ -175,28 +174,29 @@ def record_passes(
     case.model.train()
     with recorder:
         load_weights_(case.model, reference)
-        _loss(case)
+        _run_forward(case)
         try:
             for step, tensors, scalars in checkpoints:
                 load_weights_(case.model, tensors)
                 case.model.zero_grad()
-                loss = _loss(case)
+                loss = _run_forward(case)
                 loss.backward()
                 with recorder.step(step):
                     recorder.log(loss=loss, **scalars)
         finally:
             case.model.zero_grad()
-        for note in remarks():
+        for note in get_notes():
             recorder.note(note)
 
 
-def _loss(case: ModelCase) -> Tensor:
+def _run_forward(case: ModelCase) -> Tensor:
+    """The loss."""
     torch.manual_seed(0)
     try:
         output = case.model(*case.args, **case.kwargs)
         loss = case.loss(output) if case.loss is not None else output
     except Exception as error:  # the user's code
-        raise ModelError(f"The model fails with these weights: {type(error).__name__}: {error}") from error
+        raise ModelError(f"The forward pass or the loss failed: {type(error).__name__}: {error}") from error
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        raise ModelError("The loss has to be a scalar tensor that depends on the weights")
+        raise ModelError("Expected the loss to be a scalar tensor that depends on the weights")
     return loss

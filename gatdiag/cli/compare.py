@@ -70,13 +70,13 @@ def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd
     """The table with the share of each parameter's weights that changed from the first checkpoint to the second."""
     import pandas as pd
 
-    from gatdiag.checkpoint.measures import changes
+    from gatdiag.checkpoint.measures import measure_changes
 
     rows = []
     for info in other.structure.parameters:
         if info.name in other.last.tensors:
             before, after = one.last.tensors.get(info.name), other.last.tensors[info.name]
-            share = changes(before, after, attention=info.role == ATTENTION, quick=True).get(_CHANGED, math.nan)
+            share = measure_changes(before, after, attention=info.role == ATTENTION, quick=True).get(_CHANGED, math.nan)
             if not math.isnan(share):
                 values = {"first": 0.0, "second": share, "difference": share}
                 rows.append({"layer": info.name, "role": info.role, "quantity": _CHANGED, **values})

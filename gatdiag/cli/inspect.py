@@ -106,16 +106,16 @@ def inspect(
     threads = one_thread() if model is None else nullcontext()
     # the user's code may print
     with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress, threads:
-        subject = None
+        case = None
         if model is not None:
             from gatdiag.cli.model_case import load_case
 
-            first = checkpoint.open_checkpoint(checkpoint.series(files)[0])
-            subject = load_case(model, data, inputs, root, transform, infer_sizes(first))
+            first = checkpoint.open_checkpoint(checkpoint.list_checkpoints(files)[0])
+            case = load_case(model, data, inputs, root, transform, infer_sizes(first))
         inspection = checkpoint.inspect(
             files,
             Path(folder) / "run",
-            subject=subject,
+            case=case,
             reference=reference,
             quick=quick,
             overwrite=overwrite,
@@ -186,8 +186,8 @@ def _print_inspection(
     if left_out:
         last = printable(elide_middle(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; --out writes a page with all of them")
-    for misfit in inspection.misfits:
-        console.print(printable(f"the checkpoint does not fit the model: {elide_middle(misfit, _NOTE)}"))
+    for mismatch in inspection.mismatches:
+        console.print(printable(f"the checkpoint does not fit the model: {elide_middle(mismatch, _NOTE)}"))
     print_diagnosis(diagnosis, "the page of --out")
     for note in inspection.notes[:_NOTES]:
         console.print(printable(f"note: {elide_middle(note, _NOTE)}"))

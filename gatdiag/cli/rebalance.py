@@ -91,14 +91,14 @@ def _balance(
     checkpoint: Checkpoint, case: ModelCase, towards: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
     """Balanced weights and their factors, by the checkpoint's names, and lines to print."""
-    from gatdiag.checkpoint.state_dict import fit, load_weights_
+    from gatdiag.checkpoint.state_dict import load_weights_, match_tensors
     from gatdiag.remedies import rebalance_
 
-    found = fit(case.model, checkpoint.tensors, checkpoint.keys)
-    if found.lacking:
+    found = match_tensors(case.model, checkpoint.tensors, checkpoint.keys)
+    if found.missing:
         raise InputError(
-            f"The checkpoint does not fit the model ({'; '.join(found.differences(3))}). If shapes follow from the "
-            "graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
+            f"The checkpoint does not fit the model ({'; '.join(found.describe_differences(3))}). If shapes follow "
+            "from the graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
     load_weights_(case.model, found.tensors)
     if towards == "relative-gradients":

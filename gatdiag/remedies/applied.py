@@ -1,8 +1,8 @@
-"""What a remedy did to a model, and the way back.
+"""What a remedy changed in a model, and how to undo it.
 
-A remedy that changes what a layer computes puts a class of its own in front of the layer's: the module stays the same
-object, with the same parameters under the same names, and is still an instance of its own class. Unlike a hook, this is
-kept by whatever copies, saves or analyzes the model, and remedies can be taken off in any order.
+A remedy that changes the forward pass of a layer adds a mixin to its class: the module stays the same object, with the
+same parameters and names, and an instance of its original class. Unlike hooks, mixins survive copying, pickling and
+tracing, and can be removed in any order.
 """
 
 import math
@@ -23,43 +23,43 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gatdiag.errors import InputError, ModelError
 from gatdiag.structure import unwrap
 
-_REMEDIES, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # of a class: what was put in front, and of which class
+_MIXINS, _OWN = "_gatdiag_remedies", "_gatdiag_own"  # class attributes: the added mixins, and the original class
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that a remedy changed.
+    """One change by a remedy.
 
     Attributes:
         where: Name of the layer or parameter.
-        what: What was done to it.
+        what: Description of the change.
     """
 
     where: str
     what: str
 
     def __str__(self) -> str:
-        """One line."""
+        """``where: what``."""
         return f"{self.where}: {self.what}"
 
 
 class Applied:
-    """What a remedy did; `undo` takes it back, and so does leaving it as a context manager.
+    """The changes of a remedy. `undo` reverts them, as does leaving it as a context manager.
 
-    What changes the forward pass is taken off, and weights that were trained in the meantime stay. Where weights were
-    set, those that were there before are put back, bit for bit. Remedies that set the same weights may be undone in any
-    order: undoing one undoes what later ones did to these weights as well.
+    Changes to the forward pass are removed, and weights keep the values that training gave them. Weights that the
+    remedy set are restored bit for bit. Remedies that set the same weights can be undone in any order: undoing one also
+    undoes what later ones did to these weights.
 
     Attributes:
-        remedy: Its name.
+        remedy: Name of the remedy.
         changes: What was changed, and where.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2))
         >>> before = model[0].weight.clone()
         >>> applied = Applied("zero")
-        >>> with applied.changing():
-        ...     applied.remember("0.weight", "set to zero", model[0].weight)
+        >>> with applied.undo_on_error():
+        ...     applied.save_tensors("0.weight", "set to zero", model[0].weight)
         ...     _ = nn.init.zeros_(model[0].weight)
         >>> applied.undo()
         >>> torch.equal(model[0].weight, before), [str(change) for change in applied.changes]
@@ -69,20 +69,20 @@ class Applied:
     def __init__(self, remedy: str) -> None:
         self.remedy = remedy
         self.changes: tuple[Change, ...] = ()
-        self._ways_back: list[Callable[[], object]] = []
+        self._undo_stack: list[Callable[[], object]] = []
 
-    def record(self, where: str, what: str, *undo: Callable[[], object]) -> None:
-        """Note a change that was made, and how it is taken back."""
-        self._ways_back += undo
+    def add_change(self, where: str, what: str, *undo: Callable[[], object]) -> None:
+        """Add a change, with functions that revert it."""
+        self._undo_stack += undo
         self.changes = (*self.changes, Change(where, what))
 
-    def remember(self, where: str, what: str, *tensors: Tensor) -> None:
-        """Note that tensors are about to be written to, and keep what they hold."""
-        self.record(where, what, *(_Kept(tensor).put_back for tensor in tensors))
+    def save_tensors(self, where: str, what: str, *tensors: Tensor) -> None:
+        """Add a change of tensors; call it before they are changed, as it saves their values."""
+        self.add_change(where, what, *(_Snapshot(tensor).restore for tensor in tensors))
 
     @contextmanager
-    def changing(self) -> Iterator[Self]:
-        """Take back all that was changed so far if the body raises or is interrupted."""
+    def undo_on_error(self) -> Iterator[Self]:
+        """Undo all changes if the body raises an exception or is interrupted."""
         try:
             yield self
         except BaseException:
@@ -90,13 +90,13 @@ class Applied:
             raise
 
     def undo(self) -> None:
-        """Take the changes back, the last one first; harmless if that was done."""
-        while self._ways_back:
-            self._ways_back[-1]()
-            self._ways_back.pop()
+        """Revert the changes, last one first. Calling it again has no effect."""
+        while self._undo_stack:
+            self._undo_stack[-1]()
+            self._undo_stack.pop()
 
     def __enter__(self) -> Self:
-        """Leaving the context undoes the remedy."""
+        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -108,117 +108,115 @@ class Applied:
         return "\n".join([f"{self.remedy}:", *(f"  {change}" for change in self.changes)])
 
 
-class _Kept:
-    """What a tensor holds, to be put back unless something older was put back there in the meantime."""
+class _Snapshot:
+    """The values of a tensor. Restoring them makes later snapshots of the same tensor stale."""
 
     _numbers: Final = count()
-    _of: Final[Any] = WeakTensorKeyDictionary()  # tensor -> all that was kept of it
+    _of_tensor: Final[Any] = WeakTensorKeyDictionary()  # tensor -> its snapshots
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor, self._value, self._is_stale = tensor, tensor.detach().clone(), False
         self._number = next(self._numbers)
-        self._of.setdefault(tensor, WeakSet()).add(self)
+        self._of_tensor.setdefault(tensor, WeakSet()).add(self)
 
     @torch.no_grad()
-    def put_back(self) -> None:
-        """Write it to the tensor."""
+    def restore(self) -> None:
         if self._is_stale:
             return
         self._tensor.copy_(self._value)
-        for other in self._of[self._tensor]:
+        for other in self._of_tensor[self._tensor]:
             other._is_stale |= other._number > self._number
 
 
-def module_of(model: Any) -> nn.Module:
-    """The model inside the wrappers of compilation and data parallelism, if it is one.
+def unwrap_model(model: Any) -> nn.Module:
+    """The model inside wrappers of `torch.compile` and data parallelism.
 
     Raises:
-        InputError: It is something else.
+        InputError: It is not a module.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}")
     return unwrap(model)
 
 
-def refuse_scripted(name: str, module: nn.Module) -> None:
-    """Raises `ModelError` if what a layer computes cannot be changed any more."""
+def check_not_scripted(name: str, module: nn.Module) -> None:
+    """Raise `ModelError` if a layer is scripted, so that its forward pass cannot be changed."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ModelError(f"{name or 'The model'} was compiled by torch.jit.script: apply the remedy before that")
 
 
-def positive(number: Any, what: str) -> float:
-    """The number, if it is one, positive and finite; `what` says what it is.
+def check_positive(name: str, value: Any) -> float:
+    """Convert the argument of this name to float.
 
     Raises:
-        InputError: It is something else.
+        InputError: It is not a positive, finite number.
     """
     try:
-        known = math.nan if isinstance(number, str | bool) else float(number)
+        number = math.nan if isinstance(value, str | bool) else float(value)
     except (TypeError, ValueError, RuntimeError):
-        known = math.nan
-    if not 0.0 < known < math.inf:
-        raise InputError(f"{what}: a positive number was expected, got {number!r}")
-    return known
+        number = math.nan
+    if not 0.0 < number < math.inf:
+        raise InputError(f"Expected {name} to be a positive number, got {value!r}")
+    return number
 
 
-def refuse_without_values(named: Iterable[tuple[str, Tensor]]) -> None:
-    """Raises `ModelError` if a parameter is on the meta device."""
+def check_not_meta(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise `ModelError` if a parameter is on the meta device."""
     missing = next((name for name, tensor in named if tensor.is_meta), None)
     if missing is not None:
         raise ModelError(
-            f"Expected parameters that hold numbers, but {missing} is on the meta device. Give the model memory first: "
+            f"Expected parameters with data, but {missing} is on the meta device. Allocate them first: "
             'model.to_empty(device="cpu")'
         )
 
 
-def put_on(module: nn.Module, remedy: type) -> None:
-    """Put a class in front of that of a module, unless it is there."""
-    if remedy not in _remedies(module):
-        _dress(module, (*_remedies(module), remedy))
+def add_mixin(module: nn.Module, mixin: type) -> None:
+    """Add a mixin to the class of a module, unless it has it."""
+    if mixin not in _get_mixins(module):
+        _set_mixins(module, (*_get_mixins(module), mixin))
 
 
-def take_off(module: nn.Module, remedy: type) -> None:
-    """Take a class away from the front of a module's own.
+def remove_mixin(module: nn.Module, mixin: type) -> None:
+    """Remove a mixin from the class of a module.
 
     Raises:
-        ModelError: The class of the module was changed again, by something else that is still there.
+        ModelError: Something else changed the class of the module later.
     """
-    remedies = tuple(other for other in _remedies(module) if other is not remedy)
-    if remedies != _remedies(module):
-        _dress(module, remedies)
+    mixins = tuple(other for other in _get_mixins(module) if other is not mixin)
+    if mixins != _get_mixins(module):
+        _set_mixins(module, mixins)
 
 
-def _remedies(module: nn.Module) -> tuple[type, ...]:
-    return getattr(type(module), _REMEDIES, ())
+def _get_mixins(module: nn.Module) -> tuple[type, ...]:
+    return getattr(type(module), _MIXINS, ())
 
 
-def _dress(module: nn.Module, remedies: tuple[type, ...]) -> None:
+def _set_mixins(module: nn.Module, mixins: tuple[type, ...]) -> None:
     kind: type = type_before_parametrizations(module)
-    if hasattr(kind, _REMEDIES) and _REMEDIES not in vars(kind):
+    if hasattr(kind, _MIXINS) and _MIXINS not in vars(kind):
         raise ModelError(
-            f"The class of this {kind.__name__} was changed after a remedy was applied to it: remove that first"
+            f"The class of this {kind.__name__} was changed after a remedy was applied to it: undo that change first"
         )
     own: type = getattr(kind, _OWN, kind)
-    dressed = _class_of(own, remedies) if remedies else own
-    if is_parametrized(module):  # the class that torch puts in front of all others stays there, where torch looks
+    mixed = _class_with_mixins(own, mixins) if mixins else own
+    if is_parametrized(module):  # torch expects its own class in front of all others
         front = {name: value for name, value in vars(type(module)).items() if name not in ("__dict__", "__weakref__")}
-        dressed = type(type(module).__name__, (dressed,), front)
-    module.__class__ = dressed
+        mixed = type(type(module).__name__, (mixed,), front)
+    module.__class__ = mixed
 
 
 @cache
-def _class_of(own: type, remedies: tuple[type, ...]) -> type:
-    """The class of a layer with remedies, called as the layer's own: that is what people and PyG go by."""
-    known = {_REMEDIES: remedies, _OWN: own, "__reduce_ex__": _reduced, "__module__": own.__module__}
-    kind: type = type(own.__name__, (*reversed(remedies), own), known)
+def _class_with_mixins(own: type, mixins: tuple[type, ...]) -> type:
+    """A subclass with the original's name, which PyG and users rely on."""
+    attributes = {_MIXINS: mixins, _OWN: own, "__reduce_ex__": _reduce, "__module__": own.__module__}
+    kind: type = type(own.__name__, (*reversed(mixins), own), attributes)
     return kind
 
 
-def _reduced(module: Any, _: object) -> Any:
-    return _empty, (getattr(type(module), _OWN), _remedies(module)), module.__getstate__()
+def _reduce(module: Any, _: object) -> Any:
+    return _new_instance, (getattr(type(module), _OWN), _get_mixins(module)), module.__getstate__()
 
 
-def _empty(own: type, remedies: tuple[type, ...]) -> Any:
-    """A layer without contents, which unpickling fills."""
-    kind: Any = _class_of(own, remedies)
+def _new_instance(own: type, mixins: tuple[type, ...]) -> Any:
+    kind: Any = _class_with_mixins(own, mixins)
     return kind.__new__(kind)

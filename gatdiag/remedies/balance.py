@@ -1,6 +1,6 @@
-"""How large fresh weights are: what leads into a neuron as what leads out of it, and a signal as it came.
+"""Scale new weights so that each neuron is in balance, and a signal keeps its norm.
 
-What leads where is read off a model's own laws, or off a stack of layers.
+The incoming and outgoing weights of neurons come from a model's own laws, or from a stack of layers.
 """
 
 import math
@@ -20,80 +20,80 @@ from gatdiag.roles import SCALE, STACKED
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
 from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, module_path, stack_layer
 
-# The terms of a neuron's law: weights that lead into it have positive exponents, those that lead out of it negative.
+# The terms of a neuron's law: incoming weights have positive exponents, outgoing weights negative ones.
 Neuron: TypeAlias = tuple[Term, ...]
 
-_WAY_OUT: Final = "Give the inputs of a forward pass too, so that the model's own laws say what leads where."
-_TOLERANCE: Final = 1e-6  # of c relative to its terms; rounding in float32 leaves about 1e-7
-_PASSES: Final = 12
-_CLOSE: Final = 1e-3  # logarithm of the size of the outputs
+_HINT: Final = "Give the inputs of a forward pass too, so that the model's own laws are used."
+_TOLERANCE: Final = 1e-6  # of c relative to its terms; float32 rounding leaves about 1e-7
+_MAX_PASSES: Final = 12
+_GAIN_TOLERANCE: Final = 1e-3  # of the logarithm of the gain
 
 
 # --- a stack of layers ------------------------------------------------------------------------------------------------
 
 
-def neurons_of_stack(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
-    """Every neuron between two layers that follow each other in module order, with the weights on both of its sides.
+def find_stack_neurons(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
+    """All neurons between consecutive layers in module order, with their incoming and outgoing weights.
 
-    Neuron i of a layer has row i of each of its matrices on one side, and column i of each of the next layer's on the
-    other, where its own attention vectors count, too. Heads that are concatenated are so many more neurons; where they
-    are averaged, neuron i has row i of each head. Biases, which are zero at the beginning, are left out.
+    The incoming weights of neuron i are row i of each matrix of its layer; the outgoing weights are column i of each
+    matrix of the next layer and the neuron's own attention vectors. Concatenated heads are separate neurons; with
+    averaged heads, neuron i has row i of each head. Biases, which start at zero, are omitted.
 
     Raises:
-        ModelError: A layer is of another kind than `STACKED`, or the widths do not follow each other.
+        ModelError: A layer is not one of `STACKED`, or the widths of consecutive layers do not match.
     """
-    links = _links(model, structure)
+    layers = _stack_layers(model, structure)
     return tuple(
-        (*link.incoming_terms(i, link.out_features), *following.outgoing_terms(i))
-        for link, following in pairwise(links)
-        for i in range(link.out_features)
+        (*layer.incoming_terms(i, layer.out_features), *successor.outgoing_terms(i))
+        for layer, successor in pairwise(layers)
+        for i in range(layer.out_features)
     )
 
 
-def squared_norm_of_stack(model: nn.Module, structure: Structure, *, in_reverse: bool = False) -> float:
-    """The squared norm of what leads into a neuron of the first layer with which a balanced stack passes a signal on.
+def stack_squared_norm(model: nn.Module, structure: Structure, *, in_reverse: bool = False) -> float:
+    """The squared norm of a first-layer neuron's incoming weights with which a balanced stack keeps a signal's norm.
 
-    Balance makes the sum F of all squared weights the same in each layer, so one number is left to choose. A layer
-    whose columns have squared norms of F / n, n being the width it reads, and which averages H heads, multiplies the
-    squared norm of a signal by F / (2 n H^2): ReLU passes half of it on, and the mean of H matrices that are orthogonal
-    to each other has 1 / H^2 of their squared norms. The first layer, whose rows are scaled instead, multiplies its
-    inputs' mean square in this way, n being the width it writes. F is chosen so that the product over all layers is 1.
+    In a balanced stack, the sum F of squared weights is the same in all layers, so one number is free. A layer with
+    input width n whose columns have squared norm F / n, and which averages H heads, multiplies the squared norm of a
+    signal by F / (2 n H^2): ReLU halves it, and the mean of H mutually orthogonal matrices has 1 / H^2 of their
+    squared norm. The first layer, whose rows are scaled instead, multiplies the mean square of its inputs in the same
+    way, where n is its output width. F is chosen so that the product over all layers is 1.
 
     Returns:
-        F divided by the width of the first layer (in reverse: what leads out of a neuron before the last layer, so
-        divided by the number of these): 2 where all hidden widths are equal and no heads are averaged, as in
-        procedure 2.6 of "Are GATs Out of Balance?"; 2 H^2 where each layer averages H heads.
+        F divided by the output width of the first layer; in reverse, the squared norm of a neuron's outgoing weights
+        before the last layer: F divided by its input width. It is 2 if all hidden widths are equal and no heads are
+        averaged, as in procedure 2.6 of "Are GATs Out of Balance?", and 2 H^2 if each layer averages H heads.
 
     Raises:
-        ModelError: As `neurons_of_stack`.
+        ModelError: As `find_stack_neurons`.
     """
-    links = _links(model, structure)
-    first = links[0].out_features
-    widths = [first, *(link.out_features for link in links[:-1])]
-    logarithms = (math.log(width * (link.heads or 1) ** 2 / first) for width, link in zip(widths, links, strict=True))
-    whole = 2 * first * math.exp(fmean(logarithms))
-    return whole / (links[-1].in_features if in_reverse else first)
+    layers = _stack_layers(model, structure)
+    first = layers[0].out_features
+    widths = [first, *(layer.out_features for layer in layers[:-1])]
+    logs = (math.log(width * (layer.heads or 1) ** 2 / first) for width, layer in zip(widths, layers, strict=True))
+    total = 2 * first * math.exp(fmean(logs))
+    return total / (layers[-1].in_features if in_reverse else first)
 
 
-def _links(model: nn.Module, structure: Structure) -> list[StackLayer]:
-    links = [_link(model, layer) for layer in structure if layer.parameters]
+def _stack_layers(model: nn.Module, structure: Structure) -> list[StackLayer]:
+    layers = [_stack_layer(model, layer) for layer in structure if layer.parameters]
     try:
-        for link, following in pairwise(links):
-            check_widths(link, following)
+        for layer, successor in pairwise(layers):
+            check_widths(layer, successor)
     except NotPlainError as error:
-        raise ModelError(f"Expected a stack in module order, but {error}. {_WAY_OUT}") from error
-    return links
+        raise ModelError(f"Expected a stack in module order, but {error}. {_HINT}") from error
+    return layers
 
 
-def _link(model: nn.Module, layer: Layer) -> StackLayer:
+def _stack_layer(model: nn.Module, layer: Layer) -> StackLayer:
     try:
         found = stack_layer(layer)
     except NotPlainError:
         found = None
     if found is None or layer.kind not in STACKED or len({info.shape for info in found.matrices}) != 1:
         raise ModelError(
-            f"Expected a stack of {', '.join(STACKED)} layers without edge features or targets of their own, but "
-            f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_WAY_OUT}"
+            f"Expected a stack of {', '.join(STACKED)} layers without edge features or separate target weights, but "
+            f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_HINT}"
         )
     conv = model.get_submodule(module_path(layer))
     averaged = not getattr(conv, "concat", True)
@@ -110,47 +110,55 @@ def balance_(
     *,
     in_reverse: bool = False,
     vectors: Collection[str] = (),
-    held: Collection[str] = (),
+    fixed: Collection[str] = (),
 ) -> Neuron | None:
-    """Make sum_k e_k ||w_k||^2 zero for every neuron, in place, going from the input to the output, or back.
+    """Balance neurons one after the other, in place, so that sum_k e_k ||w_k||^2 = 0 for each.
 
-    What leads into a neuron of the first layer is scaled to a squared norm; then, neuron after neuron, what leads out
-    of it is scaled to what leads into it. Factors are positive: the first matrix keeps the directions of its rows, all
-    others those of their columns. In reverse, what leads out of a neuron into the last layer is scaled to a squared
-    norm; then, from the last neuron to the first, what leads into it is scaled to what leads out of it. What scores
-    edges (`vectors`) is scaled along, and no place to begin; what is held (scales of normalizations) is followed.
+    From input to output: the incoming weights of each first-layer neuron are scaled to `squared_norm`, then the
+    outgoing weights of each neuron to the norm of its incoming ones. In reverse: the outgoing weights of each neuron
+    before the last layer are scaled to `squared_norm`, then, from the last neuron to the first, the incoming weights
+    to the norm of the outgoing ones. All factors are positive.
+
+    Args:
+        weights: Parameter name -> weight.
+        neurons: In order.
+        squared_norm: Of the weights that are scaled first.
+        in_reverse: From output to input.
+        vectors: Names of attention vectors, queries and keys: scaled along, but never first.
+        fixed: Names of parameters that are not scaled but count, such as scales of normalizations.
 
     Returns:
-        The first neuron that is not in balance, None if all are: nothing leads out of it, or weights are used in two
-        places, as by a residual stream.
+        The first neuron that could not be balanced, or None: it has no outgoing weights, or its weights are used in
+        two places, as in a residual stream.
 
     Source:
         Procedure 2.6 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
     """
-    for terms in ends(neurons, in_reverse, {*vectors, *held}):
-        scale_(weights, terms, squared_norm)
+    for terms in first_matrices(neurons, in_reverse, {*vectors, *fixed}):
+        scale_to_norm_(weights, terms, squared_norm)
     for terms in reversed(neurons) if in_reverse else neurons:
         first, second = _sides(terms, in_reverse)
-        followed = _squares(weights, tuple(term for term in second if term.parameter in held))
-        scaled = tuple(term for term in second if term.parameter not in held)
-        scale_(weights, scaled, max(0.0, _squares(weights, first) - followed))
-    return next((terms for terms in neurons if not _is_balanced(*squared_sides(weights, terms))), None)
+        fixed_square = _squared_norm(weights, tuple(term for term in second if term.parameter in fixed))
+        scaled = tuple(term for term in second if term.parameter not in fixed)
+        scale_to_norm_(weights, scaled, max(0.0, _squared_norm(weights, first) - fixed_square))
+    return next((terms for terms in neurons if not _is_balanced(*side_squared_norms(weights, terms))), None)
 
 
-def squared_sides(weights: Mapping[str, Tensor], terms: Neuron) -> tuple[float, float]:
-    """sum |e_k| ||w_k||^2 of what leads into a neuron, and of what leads out of it."""
-    into, out = _sides(terms, False)
-    return _squares(weights, into), _squares(weights, out)
+def side_squared_norms(weights: Mapping[str, Tensor], terms: Neuron) -> tuple[float, float]:
+    """sum |e_k| ||w_k||^2 of a neuron's incoming weights, and of its outgoing ones."""
+    incoming, outgoing = _sides(terms, False)
+    return _squared_norm(weights, incoming), _squared_norm(weights, outgoing)
 
 
-def _is_balanced(into: float, out: float) -> bool:
-    return abs(into - out) <= _TOLERANCE * (into + out)
+def _is_balanced(incoming: float, outgoing: float) -> bool:
+    return abs(incoming - outgoing) <= _TOLERANCE * (incoming + outgoing)
 
 
-def ends(neurons: Sequence[Neuron], in_reverse: bool, others: Collection[str]) -> list[Neuron]:
-    """Terms of the matrices that lead into the first layer's neurons, neuron by neuron (in reverse: out of the last).
+def first_matrices(neurons: Sequence[Neuron], in_reverse: bool, others: Collection[str]) -> list[Neuron]:
+    """The matrix terms with which balancing starts, one group per neuron.
 
-    That is where balancing begins. `others` are no matrices of features: attention vectors, scales of normalizations.
+    They lead into the first layer's neurons; in reverse, out of those before the last layer. `others` names
+    parameters that are not feature matrices: attention vectors, scales of normalizations.
     """
     sides = [_sides(terms, in_reverse) for terms in neurons]
     others = {*others, *(term.parameter for _, second in sides for term in second)}
@@ -159,20 +167,20 @@ def ends(neurons: Sequence[Neuron], in_reverse: bool, others: Collection[str]) -
 
 
 def _sides(terms: Neuron, in_reverse: bool) -> tuple[Neuron, Neuron]:
-    """What leads into a neuron, and what leads out of it; in reverse the other way round."""
-    into, out = (tuple(term for term in terms if term.exponent * sign > 0) for sign in (1, -1))
-    return (out, into) if in_reverse else (into, out)
+    """Incoming and outgoing terms; in reverse, outgoing and incoming."""
+    incoming, outgoing = (tuple(term for term in terms if term.exponent * sign > 0) for sign in (1, -1))
+    return (outgoing, incoming) if in_reverse else (incoming, outgoing)
 
 
-def _squares(weights: Mapping[str, Tensor], terms: Neuron) -> float:
+def _squared_norm(weights: Mapping[str, Tensor], terms: Neuron) -> float:
     """sum_k |e_k| ||w_k||^2."""
     views = ((abs(float(term.exponent)), view) for term in terms for view in _views(weights[term.parameter], term))
     return sum(exponent * float(view.square().sum()) for exponent, view in views)
 
 
-def scale_(weights: Mapping[str, Tensor], terms: Neuron, squared_norm: float) -> None:
-    """Scale to a squared norm, in place, what is not zero."""
-    before = _squares(weights, terms)
+def scale_to_norm_(weights: Mapping[str, Tensor], terms: Neuron, squared_norm: float) -> None:
+    """Scale weights to a squared norm, in place; zeros stay zero."""
+    before = _squared_norm(weights, terms)
     if before > 0:
         for term in terms:
             for view in _views(weights[term.parameter], term):
@@ -187,19 +195,19 @@ def _views(weight: Tensor, term: Term) -> Iterator[Tensor]:
         yield weight[tuple(place)]
 
 
-# --- a signal keeps its size ------------------------------------------------------------------------------------------
+# --- signal norm ------------------------------------------------------------------------------------------------------
 
 
-def preserving_factor(
+def signal_preserving_factor(
     model: nn.Module, weights: Mapping[str, Tensor], scaled: frozenset[str], args: tuple[Any, ...], kwargs: Any
 ) -> float:
-    """What to multiply matrices by for a model to pass a signal on at the size at which it came.
+    """The factor of the `scaled` matrices with which a model keeps the norm of a signal.
 
-    The size of the outputs is to be that of the inputs of the first layer, as `squared_norm_of_stack` has it: mean
-    squares are multiplied by the width of the first layer, and kept from there on. It is measured in forward passes on
-    a copy, in evaluation mode. The outputs are a power of the common factor of all matrices, or nearly so where scores
-    and gates depend on it, too: the secant method on logarithms finds it in a few passes. It is 1 where none is known
-    to do it: the size of the outputs does not depend on it, as behind a normalization, or is zero or not finite.
+    The target is that of `stack_squared_norm`: the squared norm of the outputs is the mean square of the first layer's
+    inputs times its width. It is measured by forward passes on a copy, in evaluation mode. The norm of the
+    outputs is a power of the factor, at least approximately (scores and gates may depend on it), so the secant method
+    on logarithms finds it in a few passes. The factor is 1 if none can be found: the norm does not depend on it, as
+    after a normalization, or is zero or not finite.
     """
     structure = discover(model, *args, **kwargs)
     roles = {info.role for info in structure.parameters}
@@ -210,60 +218,61 @@ def preserving_factor(
     replica.model.eval()
     module = dict(replica.model.named_modules())[first.name]  # scripted models have no get_submodule
 
-    def logarithm(factor: float) -> float:
+    def log_gain(factor: float) -> float:
         for name, tensor in weights.items():
             replica.parameters[name].data.copy_(tensor * factor if name in scaled else tensor)
-        gain = _gain(replica, module)
-        if not math.isfinite(gain):  # an overflow makes infinities, and these NaN
+        gain = _measure_gain(replica, module)
+        if not math.isfinite(gain):  # overflow: infinities, or NaN made from them
             return math.inf
         return math.log(gain) if gain > 0 else -math.inf
 
-    return _root(logarithm)
+    return _solve_for_unit_gain(log_gain)
 
 
-def _root(logarithm: Callable[[float], float]) -> float:
-    """The factor at which the logarithm of the gain is zero; 1 where it hardly grows with the factor."""
-    before = 1.0, logarithm(1.0)
-    for _ in range(_PASSES):  # deep networks overflow, and vanish
-        if math.isfinite(before[1]):
+def _solve_for_unit_gain(log_gain: Callable[[float], float]) -> float:
+    """The factor at which the logarithm of the gain is zero; 1 if it hardly grows with the factor."""
+    previous = 1.0, log_gain(1.0)
+    for _ in range(_MAX_PASSES):  # the outputs of deep networks may overflow or vanish
+        if math.isfinite(previous[1]):
             break
-        closer = before[0] / 8 if before[1] > 0 else before[0] * 8
-        before = closer, logarithm(closer)
-    factor = before[0] / 2 if before[1] > 0 else before[0] * 2
-    for _ in range(_PASSES):
-        here = factor, logarithm(factor)
-        power = (here[1] - before[1]) / math.log(here[0] / before[0])
+        factor = previous[0] / 8 if previous[1] > 0 else previous[0] * 8
+        previous = factor, log_gain(factor)
+    factor = previous[0] / 2 if previous[1] > 0 else previous[0] * 2
+    for _ in range(_MAX_PASSES):
+        current = factor, log_gain(factor)
+        power = (current[1] - previous[1]) / math.log(current[0] / previous[0])
         if not 1 / 2 < power < math.inf:
             return 1.0
-        if abs(here[1]) < _CLOSE:
+        if abs(current[1]) < _GAIN_TOLERANCE:
             break
-        before, factor = here, factor * math.exp(-here[1] / power)
+        previous, factor = current, factor * math.exp(-current[1] / power)
     return factor
 
 
-def _gain(replica: Replica, first: nn.Module) -> float:
-    """Size of the outputs relative to what is expected of the first layer."""
+def _measure_gain(replica: Replica, first: nn.Module) -> float:
+    """Norm of the outputs relative to the norm expected after the first layer."""
     expected: list[float] = []
 
-    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if module is first and not expected:
             width = next(floating_tensors(output)).shape[-1]
-            source = next(floating_tensors((args, kwargs)), None)  # an embedding reads none
-            expected.append(_norm(output) if source is None else _norm(source) * (width / source.shape[-1]) ** 0.5)
+            source = next(floating_tensors((args, kwargs)), None)  # an embedding has no floating inputs
+            norm = _rms_norm(output) if source is None else _rms_norm(source) * (width / source.shape[-1]) ** 0.5
+            expected.append(norm)
 
-    # scripted modules take no hooks of their own
-    handle = module_hooks.register_module_forward_hook(note, with_kwargs=True)
+    # a global hook, as scripted modules take none of their own
+    handle = module_hooks.register_module_forward_hook(hook, with_kwargs=True)
     try:
         outputs = replica.run_no_grad()
     finally:
         handle.remove()
-        # torch forgets to: what stays there makes it believe that there are global hooks
+        # remove() leaves this entry behind, and torch takes it for a global hook
         module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
-    return _norm(outputs) / expected[0] if expected and expected[0] else math.nan
+    return _rms_norm(outputs) / expected[0] if expected and expected[0] else math.nan
 
 
-def _norm(output: Any) -> float:
-    """Root mean square norm of the vectors along the last axis."""
+def _rms_norm(output: Any) -> float:
+    """Root mean square of the norms along the last axis."""
     tensor = next(floating_tensors(output)).to_dense()
     squares = float(tensor.abs().double().square().sum())
     return math.sqrt(squares / max(1, tensor.shape[:-1].numel()))

@@ -1,4 +1,4 @@
-"""Fresh weights for a model that does not train."""
+"""Draw new weights for a model that does not train."""
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
@@ -10,47 +10,47 @@ from torch import Generator, Tensor, nn
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies.applied import Applied, refuse_without_values
+from gatdiag.remedies.applied import Applied, check_not_meta
 from gatdiag.remedies.balance import (
     Neuron,
     balance_,
-    ends,
-    neurons_of_stack,
-    preserving_factor,
-    scale_,
-    squared_norm_of_stack,
-    squared_sides,
+    find_stack_neurons,
+    first_matrices,
+    scale_to_norm_,
+    side_squared_norms,
+    signal_preserving_factor,
+    stack_squared_norm,
 )
-from gatdiag.remedies.fresh import (
-    LAID_OUT,
+from gatdiag.remedies.least_norm import find_rescaling
+from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.schemes import (
+    STRUCTURED,
     Attention,
+    Options,
     Order,
-    Recipe,
     Scheme,
     draw_,
     looks_linear_layouts,
-    read_recipe,
+    parse_options,
 )
-from gatdiag.remedies.least_norm import balancing
-from gatdiag.remedies.orbit import multiply_
-from gatdiag.remedies.weight_norm import is_rewritten
+from gatdiag.remedies.weight_norm import is_reparametrized
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, STACKED
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrap
 from gatdiag.structure.isolation import preserve_random_state
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
-_TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # weights of the target node, which only score edges
+_TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # target weights, which only affect scores
 _OPTIONS: Final = ("balanced", "attention", "beta", "order", "zero_branches", "generator")
 _DRAWN: Final = (FEATURE, EDGE, ATTENTION)
 
 
 class Initialized(Applied):
-    """What was drawn, and the way back: `undo` gives the weights of before, bit for bit.
+    """The drawn weights. `undo` restores the previous ones bit for bit.
 
     Attributes:
-        skipped: With a balanced scheme and inputs: laws that no scaling balances, and why; operations and parameters
-            without laws.
+        skipped: For balanced schemes with inputs: laws that could not be balanced, and operations and parameters
+            without laws, with reasons.
     """
 
     def __init__(self, skipped: tuple[Exclusion, ...]) -> None:
@@ -70,79 +70,80 @@ def initialize_(
     generator: Generator | None = None,
     **kwargs: Any,
 ) -> Initialized:
-    """Give a model fresh weights, in place.
+    """Draw new weights for a model, in place.
 
-    What weight matrices are drawn by:
+    Schemes for weight matrices:
 
     - ``xavier``, ``xavier_uniform``, ``kaiming``: torch's `xavier_normal_`, `xavier_uniform_`, and `kaiming_normal_`
       for ReLU.
     - ``orthogonal``: looks-linear orthogonal. With U orthogonal, the first matrix is [U; -U], hidden ones are
-      [[U, -U], [-U, U]], the last is [U, -U]. Through ReLU such a stack is a linear map to begin with, and passes a
-      signal on at its size however deep it is.
-    - ``identity``: the identity in hidden matrices that are square, Xavier in all others.
+      [[U, -U], [-U, U]], the last is [U, -U]. With ReLU, such a stack starts as a linear map, and keeps the norm of a
+      signal at any depth.
+    - ``identity``: the identity in square hidden matrices, Xavier in all others.
     - ``looks_linear_identity``: the same with [[I, -I], [-I, I]].
 
-    Each may be had as it is or balanced; ``"balanced_orthogonal"`` is short for ``"orthogonal", balanced=True``. Of
-    "Are GATs Out of Balance?" Xav is ``xavier``, XavZ ``xavier_zero_attention``, BalX ``balanced_xavier`` and BalO
-    ``balanced_orthogonal``. Balanced means: for every neuron i, with b = 0,
+    Each can be balanced; ``"balanced_orthogonal"`` is short for ``"orthogonal", balanced=True``. The names of "Are GATs
+    Out of Balance?" are: Xav ``xavier``, XavZ ``xavier_zero_attention``, BalX ``balanced_xavier``, BalO
+    ``balanced_orthogonal``. Balanced means that for every neuron i, with b = 0,
 
         c_i = ||W^l[i, :]||^2 + b^l[i]^2 - a^l[i]^2 - ||W^(l+1)[:, i]||^2 = 0.
 
-    Gradient descent all but conserves c. A neuron with c far from zero can hardly change its heavier weights.
+    Gradient descent nearly conserves c. If c is far from zero, the larger weights of a neuron can hardly change.
 
-    Without inputs the model is taken for what the paper speaks of: a stack of GAT, GATv2, GCN and linear layers in
-    module order, each feeding the next. Heads may be concatenated (row k C + i of head k feeds column k C + i) or
-    averaged (the rows of all heads feed one column together). With the inputs of a forward pass it follows the laws
-    that `gatdiag.find_laws` finds instead, in whatever layers the model has. How it is balanced:
+    Without inputs, the model must be a stack of GAT, GATv2, GCN and linear layers in module order, as in the paper.
+    Heads may be concatenated (row k C + i of head k feeds column k C + i) or averaged (the rows of all heads feed one
+    column). With the inputs of a forward pass, the laws that `gatdiag.find_laws` finds are used instead, for any
+    layers. Balancing:
 
-    - A stack, and any model whose neurons can be scaled one after the other: by the paper's procedure. Each row of the
-      first matrix is scaled to a squared norm of beta, and then, layer after layer, each column, with the attention
-      vector, to the norm of the row that feeds it (`gatdiag.remedies.balance.balance_`).
-    - Any other model that has laws, such as one with a residual stream, whose layers both read and write it: what was
-      drawn is rescaled along the laws, one scale for each neuron and each channel of a stream, to the point of least
-      norm, where every c is zero (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the first
-      matrix are scaled to it, and stay. So are queries balanced with keys.
+    - Stacks, and models whose neurons can be scaled one after the other, by the paper's procedure: each row of the
+      first matrix is scaled to a squared norm of beta; then, layer by layer, each column with its attention vector to
+      the norm of the row that feeds it (`gatdiag.remedies.balance.balance_`).
+    - Other models, such as those with a residual stream: the drawn weights are rescaled along the laws, with one factor
+      per neuron and per channel of a stream, to the point of least norm, where every c is zero
+      (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the first matrix are scaled to it and
+      then fixed. Queries and keys are balanced in the same way.
 
-    A common factor of all weights leaves c at zero, and decides what becomes of a signal. Unless beta is given, the
-    factor is the one with which a signal keeps its size: by the widths and heads of a stack
-    (`gatdiag.remedies.balance.squared_norm_of_stack`), where inputs are given by forward passes on a copy
-    (`gatdiag.remedies.balance.preserving_factor`). In a stack of equal widths beta is then the paper's 2.
+    A common factor of all weights keeps c at zero, but changes the norm of a signal. Unless beta is given, the factor
+    is chosen so that a signal keeps its norm: from the widths and heads of a stack
+    (`gatdiag.remedies.balance.stack_squared_norm`), or with inputs by forward passes on a copy
+    (`gatdiag.remedies.balance.signal_preserving_factor`). For a stack of equal widths, beta is 2, as in the paper.
 
-    Biases become zero. Heads that are averaged get matrices of their own, since equal heads would stay equal; it is
-    their mean that is looks-linear. Scales and shifts of normalizations, gates and the like keep their values. Dtypes,
-    devices and ``requires_grad`` stay as they are.
+    Biases become zero. Averaged heads get different matrices, as equal heads would stay equal; their mean is
+    looks-linear. Other parameters, such as scales and shifts of normalizations, keep their values. Dtypes, devices and
+    ``requires_grad`` do not change.
 
     Args:
-        model: Any module, if it is to be Xavier or Kaiming and not balanced; a stack, or a model that has laws.
-        scheme: One of the above; hyphens do for underscores.
-        args: Positional inputs of the forward pass, to follow the model's own laws. Needed where it is no stack.
-        balanced: Balance what is drawn. False if left out, unless the scheme's name says so.
-        attention: ``random``: attention vectors by Xavier, balanced as well; ``zero``: at zero, so that all neighbors
-            count alike to begin with, as do then, in balanced schemes, the weights of GATv2's target nodes with
-            ``share_weights=False`` (as the paper's code has it): they move as soon as the attention has. If left out,
-            random for Xavier and Kaiming that are not balanced, else zero. Queries and keys are drawn in either case.
-        beta: Squared norm of what leads into each neuron of the first layer. If left out, a signal keeps its size.
-        order: From the first layer to the last, or in ``reverse``: beta is then of what leads out of a neuron into the
-            last layer, and rows are scaled to the columns that follow them.
-        zero_branches: Set the matrices by which the branches of a residual stream write into it to zero (inputs are
-            needed). The neurons inside of branches cannot balance then.
-        generator: Source of random numbers, on the device of the model; torch's own if left out.
+        model: Any module for Xavier and Kaiming without balancing; otherwise a stack, or a model with laws.
+        scheme: One of the above; hyphens are accepted for underscores.
+        args: Positional inputs of the forward pass, to use the model's own laws. Required unless it is a stack.
+        balanced: Balance the weights. Default: False, unless the name of the scheme says so.
+        attention: ``random``: attention vectors by Xavier, balanced as well; ``zero``: zero, so that attention starts
+            uniform. In balanced schemes, ``zero`` also sets the target weights of GATv2 layers with
+            ``share_weights=False`` to zero (as in the paper's code); they train once the attention vectors are not
+            zero. Default: ``random`` for Xavier and Kaiming without balancing, else ``zero``. Queries and keys are
+            drawn in either case.
+        beta: Squared norm of the incoming weights of each neuron in the first layer. Default: a signal keeps its norm.
+        order: ``forward``, from the first layer to the last, or ``reverse``: beta is then for the outgoing weights of
+            neurons before the last layer, and rows are scaled to the columns they feed.
+        zero_branches: Set the last matrix of each branch of a residual stream to zero (requires inputs). Neurons inside
+            such branches cannot be balanced.
+        generator: Random number generator on the model's device. Default: torch's.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        What was drawn, and the way back. Nothing was changed if an error was raised.
+        The changed weights, which can be undone. Nothing was changed if an error is raised.
 
     Raises:
-        InputError: There is no such scheme, an option does not fit, or the model is no module.
-        ModelError: It is not clear which layer feeds which (give the inputs), no neuron has a law, or the scheme is not
-            defined for a weight of the model.
+        InputError: The scheme is unknown, an option is invalid, or the model is not a module.
+        ModelError: The model is not a stack (give the inputs), no neuron has a law, or the scheme is not defined for a
+            weight of the model.
 
     Source:
         Section 3 (procedure 2.6) and figure 9 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS
-        2023), after Balduzzi et al., "The shattered gradients problem" (2017), for the looks-linear matrices. As in
-        that paper's code, torch's Xavier draws an attention vector of shape (1, heads, C) with variance
-        2 / (heads C + C), so 1 / C for one head, where the paper's text has 2 / (1 + C). With an odd number of neurons,
-        the matrix for one more is drawn, and its last row or column left out.
+        2023), after Balduzzi et al., "The shattered gradients problem" (2017), for looks-linear matrices. As in the
+        paper's code, torch's Xavier draws an attention vector of shape (1, heads, C) with variance 2 / (heads C + C),
+        which is 1 / C for one head, where the paper's text has 2 / (1 + C). For an odd number of neurons, the matrix
+        for one more is drawn, and its last row or column omitted.
 
     Example:
         >>> from torch_geometric.nn import GATv2Conv
@@ -156,144 +157,145 @@ def initialize_(
         >>> applied.undo()
     """
     if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module and then the name of a scheme, got {type(model).__name__} first.")
+        raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}.")
     if not isinstance(scheme, str) or not isinstance(generator, Generator | None):
         raise InputError(
-            "Expected the name of a scheme after the model, then the inputs, and generator= to be a torch.Generator, "
-            f"got {type(scheme).__name__} and {type(generator).__name__}."
+            "Expected the name of a scheme as the second argument, and generator to be a torch.Generator, got "
+            f"{type(scheme).__name__} and {type(generator).__name__}."
         )
-    recipe = read_recipe(scheme, balanced, attention, beta, order, zero_branches)
+    options = parse_options(scheme, balanced, attention, beta, order, zero_branches)
     user = unwrap(model)
-    _refuse_unknown_names(user, kwargs)
+    _check_input_names(user, kwargs)
     structure, inputs = discover(user), (args, kwargs)
-    refuse_without_values(user.named_parameters())
-    laws, neurons = _neurons_around(user, structure, recipe, inputs)
-    drawn, said = _drawn(user, structure, recipe, neurons, generator)
-    branches = _branches(discover(user, *args, **kwargs), laws) if recipe.zero_branches and laws is not None else []
+    check_not_meta(user.named_parameters())
+    laws, neurons = _find_neurons(user, structure, options, inputs)
+    drawn, changes = _draw_weights(user, structure, options, neurons, generator)
+    branches = []
+    if options.zero_branches and laws is not None:
+        branches = _find_branch_ends(discover(user, *args, **kwargs), laws)
     for name in branches:
         drawn[name].zero_()
-        said[name] = "zero, the end of a branch"
+        changes[name] = "zero, the last of a branch"
     weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
     skipped: tuple[Exclusion, ...] = ()
-    if recipe.balanced and laws is not None:
-        skipped = _balance_by_laws_(user, structure, weights, recipe, laws, neurons, inputs)
-    elif recipe.balanced:
-        _balance_stack_(user, structure, weights, recipe, neurons)
-    _refuse_dead_branches(user, weights, branches, inputs)
+    if options.balanced and laws is not None:
+        skipped = _balance_by_laws_(user, structure, weights, options, laws, neurons, inputs)
+    elif options.balanced:
+        _balance_stack_(user, structure, weights, options, neurons)
+    _check_branch_gradients(user, weights, branches, inputs)
     applied = Initialized(skipped)
     parameters = dict(user.named_parameters())
-    fresh = {name: weights[name].to(drawn[name].dtype).to(parameters[name].dtype) for name in said}
-    _refuse_overflow(fresh, weights)
-    with applied.changing():
-        for name, what in said.items():
-            applied.remember(name, what, parameters[name])
-            parameters[name].detach().copy_(fresh[name])
+    new = {name: weights[name].to(drawn[name].dtype).to(parameters[name].dtype) for name in changes}
+    _check_range(new, weights)
+    with applied.undo_on_error():
+        for name, what in changes.items():
+            applied.save_tensors(name, what, parameters[name])
+            parameters[name].detach().copy_(new[name])
         return applied
 
 
-def _refuse_unknown_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
-    """A misspelled option would be taken for an input."""
-    if not kwargs:  # some forward passes have no signature
+def _check_input_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raise InputError for names that are not inputs, such as misspelled options."""
+    if not kwargs:  # some forward methods have no signature
         return
     try:
         inspect.signature(model.forward).bind_partial(**kwargs)
     except TypeError as error:
         raise InputError(
-            f"Expected the options {', '.join(_OPTIONS)} or inputs of {type(model).__name__}.forward by name, got "
+            f"Expected the options {', '.join(_OPTIONS)} or inputs of {type(model).__name__}.forward, got "
             f"{', '.join(kwargs)}: {error}."
         ) from error
 
 
-def _refuse_overflow(fresh: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    for name, tensor in fresh.items():
+def _check_range(new: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in new.items():
         if not bool(tensor.isfinite().all()) or (bool(weights[name].any()) and not bool(tensor.any())):
             raise ModelError(
-                f"Expected weights that {tensor.dtype} can hold, but those of {name} would be as large as "
+                f"Expected weights within the range of {tensor.dtype}, but the largest of {name} would be "
                 f"{float(weights[name].abs().max()):.1e}. Give another beta, or convert the model first."
             )
 
 
-def _neurons_around(
-    model: nn.Module, structure: Structure, recipe: Recipe, inputs: Inputs
+def _find_neurons(
+    model: nn.Module, structure: Structure, options: Options, inputs: Inputs
 ) -> tuple[Laws | None, tuple[Neuron, ...]]:
-    """The laws, where inputs are given, and the neurons, as far as the scheme needs to know them."""
-    if recipe.zero_branches and not any(inputs):
-        raise InputError("Give the inputs of a forward pass: they tell what the branches of a residual stream are.")
-    if not (recipe.balanced or recipe.zero_branches or recipe.scheme in LAID_OUT):
+    """The laws, if inputs are given, and the neurons, if the scheme needs them."""
+    if options.zero_branches and not any(inputs):
+        raise InputError("zero_branches requires the inputs of a forward pass, to find the branches.")
+    if not (options.balanced or options.zero_branches or options.scheme in STRUCTURED):
         return None, ()
     if not any(inputs):
-        return None, neurons_of_stack(model, structure)
-    laws = _laws(model, structure, *inputs)
-    return laws, _neurons(laws)
+        return None, find_stack_neurons(model, structure)
+    laws = _find_laws(model, structure, *inputs)
+    return laws, _neurons_of_laws(laws)
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _drawn(
-    model: nn.Module, structure: Structure, recipe: Recipe, neurons: Sequence[Neuron], generator: Generator | None
+def _draw_weights(
+    model: nn.Module, structure: Structure, options: Options, neurons: Sequence[Neuron], generator: Generator | None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Every parameter, drawn anew where the scheme says so (in single precision at least), and what was done to it."""
-    layouts = looks_linear_layouts(neurons) if recipe.scheme in LAID_OUT else {}
+    """All parameters, in float32 or wider, with new values where the scheme draws them, and descriptions of these."""
+    layouts = looks_linear_layouts(neurons) if options.scheme in STRUCTURED else {}
     parameters = dict(model.named_parameters())
-    fresh, said = {}, {}
+    weights, changes = {}, {}
     for layer in structure:
         for info in layer.parameters:
             parameter = parameters[info.name]
             dtype = torch.promote_types(parameter.dtype, torch.float32)
-            weight = fresh[info.name] = parameter.detach().to(dtype, copy=True)
-            if is_rewritten(model, info.name):
+            weight = weights[info.name] = parameter.detach().to(dtype, copy=True)
+            if is_reparametrized(model, info.name):
                 raise ModelError(
-                    f"Expected weights that are parameters themselves, got {info.name} of a parametrization (weight or "
-                    "spectral normalization, pruning). Initialize first, or remove it."
+                    f"Expected weights that are parameters, but {info.name} is reparametrized (weight normalization, "
+                    "spectral normalization, pruning). Initialize the model before that, or remove it."
                 )
-            if _is_zero(info, layer.kind, recipe):
+            if _is_zero(info, layer.kind, options):
                 weight.zero_()
-                said[info.name] = "zero"
+                changes[info.name] = "zero"
             elif info.role in _DRAWN:
-                draw_(weight, info, recipe.scheme, layouts, generator)
-                said[info.name] = recipe.scheme + (", balanced" if recipe.balanced else "")
-    return fresh, said
+                draw_(weight, info, options.scheme, layouts, generator)
+                changes[info.name] = options.scheme + (", balanced" if options.balanced else "")
+    return weights, changes
 
 
-def _is_zero(info: ParameterInfo, kind: str, recipe: Recipe) -> bool:
+def _is_zero(info: ParameterInfo, kind: str, options: Options) -> bool:
     if info.role == BIAS:
         return True
-    only_scores = info.role == ATTENTION or (recipe.balanced and _is_target(info, kind))
-    return recipe.attention == "zero" and only_scores
+    affects_only_scores = info.role == ATTENTION or (options.balanced and _is_target_weight(info, kind))
+    return options.attention == "zero" and affects_only_scores
 
 
-def _is_target(info: ParameterInfo, kind: str) -> bool:
+def _is_target_weight(info: ParameterInfo, kind: str) -> bool:
     return info.module.rpartition(".")[2] == _TARGETS.get(kind)
 
 
-# --- balanced ---------------------------------------------------------------------------------------------------------
+# --- balancing --------------------------------------------------------------------------------------------------------
 
 
 def _balance_stack_(
     model: nn.Module,
     structure: Structure,
     weights: dict[str, Tensor],
-    recipe: Recipe,
+    options: Options,
     neurons: Sequence[Neuron],
 ) -> None:
     vectors = [info.name for info in structure.parameters if info.role == ATTENTION]
-    squared_norm = recipe.beta
+    squared_norm = options.beta
     if squared_norm is None and neurons:
-        passing = squared_norm_of_stack(model, structure, in_reverse=recipe.in_reverse)
-        squared_norm = passing * recipe.squared_norm / 2
-    left = balance_(weights, neurons, squared_norm or 2.0, in_reverse=recipe.in_reverse, vectors=vectors)
-    if left is not None:
-        into, out = squared_sides(weights, left)
+        squared_norm = stack_squared_norm(model, structure, in_reverse=options.in_reverse) * options.squared_norm / 2
+    unbalanced = balance_(weights, neurons, squared_norm or 2.0, in_reverse=options.in_reverse, vectors=vectors)
+    if unbalanced is not None:
+        incoming, outgoing = side_squared_norms(weights, unbalanced)
         raise ModelError(
-            f"Expected weights that can be scaled until each neuron balances, but the neuron of {left[0]} has a "
-            f"squared norm of {into:.3g} leading in and {out:.3g} leading out. Give the inputs of a forward pass "
-            "too, or use a scheme that is not balanced."
+            f"Expected neurons that can be balanced, but the weights into the neuron of {unbalanced[0]} have a squared "
+            f"norm of {incoming:.3g}, and those out of it {outgoing:.3g}. Give the inputs of a forward pass too, or "
+            "use a scheme that is not balanced."
         )
 
 
-def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws of a copy with weights of its own: those of the model may be zero, NaN or infinite."""
+def _find_laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The laws of a copy with random weights, as those of the model may be zero, NaN or infinite."""
     replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
     for info in structure.parameters:
         parameter = replica.parameters[info.name].detach()
@@ -304,20 +306,20 @@ def _laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs:
     return find_laws(replica.model, *args, **kwargs)
 
 
-def _neurons(laws: Laws) -> tuple[Neuron, ...]:
-    """The neurons of a model's own laws, and the channels of its streams."""
+def _neurons_of_laws(laws: Laws) -> tuple[Neuron, ...]:
+    """The neurons of a model's laws, and the channels of its residual streams."""
     neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
         reasons = "; ".join(map(str, laws.excluded)) or "one layer only"
         raise ModelError(
-            f"Expected a model whose neurons have laws, got one without ({reasons}). Leave the inputs out to take it "
-            f"for a stack of {', '.join(STACKED)} layers in module order, or use xavier or kaiming as they are."
+            f"Expected a model whose neurons have laws, got none ({reasons}). For a stack of {', '.join(STACKED)} "
+            "layers in module order, omit the inputs; otherwise use xavier or kaiming without balancing."
         )
     return neurons
 
 
 def _is_neuron(law: Law) -> bool:
-    """Something leads into it and something out of it; queries and keys both lead into their channels."""
+    # not the channels of queries and keys, which both lead into them
     inner = any(term.exponent < 0 and term.kind == "columns" for term in law.terms)
     return law.kind in ("neuron", "stream") or (law.kind == "product" and inner)
 
@@ -326,48 +328,48 @@ def _balance_by_laws_(
     model: nn.Module,
     structure: Structure,
     weights: dict[str, Tensor],
-    recipe: Recipe,
+    options: Options,
     laws: Laws,
     neurons: Sequence[Neuron],
     inputs: Inputs,
 ) -> tuple[Exclusion, ...]:
-    """Balance, at the size that passes a signal on; what cannot be balanced, and why."""
+    """Balance by laws so that a signal keeps its norm; returns what could not be balanced, with reasons."""
     roles = {info.name: info.role for info in structure.parameters}
-    held = {name for name, role in roles.items() if role not in (*_DRAWN, BIAS)}
+    fixed = {name for name, role in roles.items() if role not in (*_DRAWN, BIAS)}
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
     vectors = {name for name, role in roles.items() if role == ATTENTION} | queries_and_keys
-    squared_norm = recipe.squared_norm if recipe.beta is None else recipe.beta
-    skipped = _settle_(weights, recipe, laws, neurons, squared_norm, vectors, held)
-    if recipe.beta is None:
-        scaled = frozenset(term.parameter for law in laws for term in law.terms) - held
-        factor = preserving_factor(model, weights, scaled, *inputs)
+    squared_norm = options.squared_norm if options.beta is None else options.beta
+    skipped = _balance_weights_(weights, options, laws, neurons, squared_norm, vectors, fixed)
+    if options.beta is None:
+        scaled = frozenset(term.parameter for law in laws for term in law.terms) - fixed
+        factor = signal_preserving_factor(model, weights, scaled, *inputs)
         for name in scaled:
             weights[name] *= factor
-        skipped = _settle_(weights, recipe, laws, neurons, squared_norm * factor**2, vectors, held)
+        skipped = _balance_weights_(weights, options, laws, neurons, squared_norm * factor**2, vectors, fixed)
     return (*skipped, *laws.excluded)
 
 
-def _settle_(
+def _balance_weights_(
     weights: dict[str, Tensor],
-    recipe: Recipe,
+    options: Options,
     laws: Laws,
     neurons: Sequence[Neuron],
     squared_norm: float,
     vectors: Collection[str],
-    held: Collection[str],
+    fixed: Collection[str],
 ) -> tuple[Exclusion, ...]:
-    """Balance neurons one after the other, or else all at once; what cannot be balanced, and why."""
-    swept = {name: weight.clone() for name, weight in weights.items()}
-    if balance_(swept, neurons, squared_norm, in_reverse=recipe.in_reverse, vectors=vectors, held=held) is None:
-        weights.update(swept)
+    """Balance neurons one after the other, or else all at once; returns what could not be balanced, with reasons."""
+    copies = {name: weight.clone() for name, weight in weights.items()}
+    if balance_(copies, neurons, squared_norm, in_reverse=options.in_reverse, vectors=vectors, fixed=fixed) is None:
+        weights.update(copies)
         if len(neurons) == len(laws):
             return ()
-    elif recipe.beta is not None:
-        begin = ends(neurons, recipe.in_reverse, {*vectors, *held})
-        for terms in begin:
-            scale_(weights, terms, squared_norm)
-        held = {*held, *(term.parameter for terms in begin for term in terms)}
-    rescaling = balancing(laws, weights, held=held)
+    elif options.beta is not None:
+        first = first_matrices(neurons, options.in_reverse, {*vectors, *fixed})
+        for terms in first:
+            scale_to_norm_(weights, terms, squared_norm)
+        fixed = {*fixed, *(term.parameter for terms in first for term in terms)}
+    rescaling = find_rescaling(laws, weights, fixed=fixed)
     if not rescaling.balanced:
         reasons = "; ".join(map(str, rescaling.skipped))
         raise ModelError(f"Expected weights that can be balanced, but {reasons}. Use a scheme that is not balanced.")
@@ -376,16 +378,16 @@ def _settle_(
     return rescaling.skipped
 
 
-# --- branches that begin at zero --------------------------------------------------------------------------------------
+# --- zero branches ----------------------------------------------------------------------------------------------------
 
 
-def _branches(structure: Structure, laws: Laws) -> list[str]:
-    """The matrices by which branches write into a stream: they, or matrices before them, read it."""
+def _find_branch_ends(structure: Structure, laws: Laws) -> list[str]:
+    """The last matrix of each branch: it writes into a stream that it, or an earlier matrix, reads."""
     matrices = [
         info.name
         for layer in structure
         for info in layer.parameters
-        if info.role == FEATURE and not _is_target(info, layer.kind)
+        if info.role == FEATURE and not _is_target_weight(info, layer.kind)
     ]
     order = {name: number for number, name in enumerate(matrices)}
     found = set()
@@ -396,29 +398,28 @@ def _branches(structure: Structure, laws: Laws) -> list[str]:
             found |= {place for place, writes in places if writes and place >= first}
     if not found:
         raise ModelError(
-            "Expected a residual stream whose branches could begin at zero, but the laws of the model show none: leave "
-            "zero_branches out."
+            "Expected a residual stream with branches, but the laws of the model show none: call without zero_branches."
         )
     return [matrices[place] for place in sorted(found)]
 
 
-def _refuse_dead_branches(
+def _check_branch_gradients(
     model: nn.Module, weights: Mapping[str, Tensor], branches: Sequence[str], inputs: Inputs
 ) -> None:
-    """A branch that ends in ReLU has no gradient at zero, and would stay there."""
+    """Raise ModelError for branches that cannot train: one that ends in ReLU has no gradient at zero."""
     if not branches:
         return
     replica = replicate(model, *inputs)
     for name, tensor in weights.items():
         replica.parameters[name].detach().copy_(tensor)
-    ends_of_branches = [replica.parameters[name].requires_grad_() for name in branches]
-    with torch.enable_grad(), preserve_random_state({tensor.device for tensor in ends_of_branches}):
+    branch_ends = [replica.parameters[name].requires_grad_() for name in branches]
+    with torch.enable_grad(), preserve_random_state({tensor.device for tensor in branch_ends}):
         outputs = replica.run(lambda output: [out for out in floating_tensors(output) if out.requires_grad])
         value = torch.stack([(out * torch.randn_like(out)).sum().to(torch.float64) for out in outputs]).sum()
-        gradients = torch.autograd.grad(value, ends_of_branches, allow_unused=True)
+        gradients = torch.autograd.grad(value, branch_ends, allow_unused=True)
     for name, gradient in zip(branches, gradients, strict=True):
         if gradient is None or not gradient.any():
             raise ModelError(
-                f"Expected branches that can leave zero, but {name} has no gradient there, as where an activation "
-                "comes after it. Leave zero_branches out."
+                f"Expected branches with a gradient at zero, but {name} has none; an activation may follow it. Call "
+                "without zero_branches."
             )

@@ -1,4 +1,4 @@
-"""Normalization layers and skip connections, put into a model that exists and taken out again."""
+"""Insert normalization layers and skip connections into an existing model."""
 
 import copy
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names
-from gatdiag.remedies.applied import Applied, module_of, put_on, refuse_scripted, take_off
+from gatdiag.remedies.applied import Applied, add_mixin, check_not_scripted, remove_mixin, unwrap_model
 
 _SLOT = "inserted"
 
 
 class Skip(nn.Module):
-    """A skip connection: adds what went into a layer to what came out of it, X + scale f(X).
+    """A skip connection: adds the input of a layer to its output, X + scale f(X).
 
     Args:
-        scale: Factor of the layer's own output. 0 < scale < 1 tames gradients that expand in deep residual networks.
+        scale: Factor of the layer's output. 0 < scale < 1 keeps gradients from exploding in deep residual networks.
 
     Example:
         >>> import torch
@@ -30,71 +30,70 @@ class Skip(nn.Module):
         super().__init__()
         self.scale = scale
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """The sum.
+    def forward(self, output: Tensor, x: Tensor) -> Tensor:
+        """Add the input x of a layer to its output.
 
         Raises:
-            ModelError: The shapes differ, or one is no tensor.
+            ModelError: The shapes differ, or one is not a tensor.
         """
-        shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (given, output)]
+        shapes = [tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__ for value in (x, output)]
         if not isinstance(shapes[0], tuple) or shapes[0] != shapes[1]:
             raise ModelError(
-                f"A skip connection adds a layer's input to its output, and their shapes are {shapes[0]} and "
-                f"{shapes[1]}: insert it after layers that keep the width"
+                f"Expected a layer whose input and output have the same shape for a skip connection, got {shapes[0]} "
+                f"and {shapes[1]}: insert it after layers that keep the width"
             )
-        return given + (output if self.scale == 1.0 else self.scale * output)
+        return x + (output if self.scale == 1.0 else self.scale * output)
 
     def extra_repr(self) -> str:
-        """The scale, where it is not 1."""
+        """The scale if it is not 1."""
         return "" if self.scale == 1.0 else f"scale={self.scale}"
 
 
-class _Extended:
-    """A layer whose output goes through the modules that were inserted after it, in their order."""
+class _InsertionMixin:
+    """Mixin of a layer with modules inserted after it."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         first, *others = output if isinstance(output, tuple) else (output,)
         for inserted in getattr(self, _SLOT):
-            first = _through(inserted, first, _input(args, kwargs))
+            first = _call_inserted(inserted, first, _find_input(args, kwargs))
         return (first, *others) if others else first
 
 
-def _through(inserted: nn.Module, output: Any, given: Any) -> Any:
+def _call_inserted(inserted: nn.Module, output: Any, x: Any) -> Any:
     if isinstance(output, dict):
-        before = given if isinstance(given, dict) else {}
-        return {key: _through(inserted, value, before.get(key)) for key, value in output.items()}
-    return inserted(output, given) if isinstance(inserted, Skip) else inserted(output)
+        inputs = x if isinstance(x, dict) else {}
+        return {key: _call_inserted(inserted, value, inputs.get(key)) for key, value in output.items()}
+    return inserted(output, x) if isinstance(inserted, Skip) else inserted(output)
 
 
 def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
-    """Put a copy of a module after each layer of that name, in place: the layer's output goes through it.
+    """Insert a copy of a module after each layer whose name matches a pattern, in place.
 
-    The layers stay where and what they are, under the same names; what is inserted is found below them as
-    ``NAME.inserted.0``. Optimizers that exist do not know the parameters of a module that is inserted: make them
-    afterwards, or use ``optimizer.add_param_group``.
+    The layers keep their names; the inserted module is ``NAME.inserted.0``. Existing optimizers do not have its
+    parameters: create them afterwards, or use ``optimizer.add_param_group``.
 
     - `torch_geometric.nn.PairNorm()`, ``PairNorm(scale_individually=True)``: keeps rows apart, sum_i ||x_i - mean||^2 =
       N s^2, against oversmoothing.
-    - `torch_geometric.nn.LayerNorm(64, mode="node")`, `nn.LayerNorm(64)`: rows of mean 0 and variance 1. Where PyG's
-      normalize over a graph, all rows given are one graph.
-    - `Skip()`: a skip connection, against vanishing gradients; layers must keep the width.
+    - `torch_geometric.nn.LayerNorm(64, mode="node")`, `nn.LayerNorm(64)`: rows of mean 0 and variance 1. PyG's norms
+      that work per graph treat all rows as one graph.
+    - `Skip()`: a skip connection, against vanishing gradients; the layer must keep the width.
 
-    Where a layer returns a dict, one tensor for each type of node (`HeteroConv`), each of them goes through it.
+    If a layer returns a dict, with one tensor for each node type (`HeteroConv`), the module is applied to each tensor.
 
     Args:
         model: Any module.
-        pattern: Name of a layer as in ``named_modules()``; ``*`` and ``?`` stand for anything: ``"convs.*"``. What lies
-            below a layer that matches is not looked at.
-        module: What to insert; each layer gets a copy of its own, on its device and in its dtype.
+        pattern: Name of a layer as in ``named_modules()``, with the wildcards ``*``, ``?`` and ``[...]``:
+            ``"convs.*"``. Submodules of a matching layer are not considered.
+        module: The module to insert; each layer gets a copy, on the layer's device and with its dtype.
 
     Returns:
-        The layers, and the way back.
+        The changed layers, which can be undone.
 
     Raises:
-        InputError: No layer has such a name, or `module` is no module.
-        ModelError: A layer has one of this kind already, or is a scripted one. Nothing was changed. Widths that do not
-            fit fail in the forward pass.
+        InputError: No layer matches, or `module` is not a module.
+        ModelError: A layer already has a module of this class inserted, or is scripted. Nothing was changed. Widths
+            that do not match raise an error in the forward pass.
 
     Source:
         PairNorm: Zhao & Akoglu, ICLR 2020. Skip connections against oversmoothing: Park et al., arXiv 2506.04653.
@@ -106,31 +105,33 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         insert_after:
           module_0: PairNorm() inserted after it
     """
-    user = module_of(model)
+    user = unwrap_model(model)
     if not isinstance(pattern, str):
-        raise InputError(f"Expected the name of a layer after the model, as 'convs.*', got {type(pattern).__name__}")
+        raise InputError(
+            f"Expected the name of a layer after the model, such as 'convs.*', got {type(pattern).__name__}"
+        )
     if not isinstance(module, nn.Module):
         raise InputError(f"Expected a torch.nn.Module to insert, got {type(module).__name__}")
     applied = Applied("insert_after")
-    with applied.changing():
-        for name, layer in list(_matching(user, pattern)):
-            _check(name, layer, module)
+    with applied.undo_on_error():
+        for name, layer in list(_match_layers(user, pattern)):
+            _check_can_insert(name, layer, module)
             _insert_(applied, name, layer, module)
         return applied
 
 
-def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
+def _match_layers(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
     """The outermost modules whose names match."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not name or not fnmatchcase(name, pattern) or any(name.startswith(f"{above}.") for above in found):
             continue
-        if not any(module is other for other in found.values()):  # a module with two names is one layer
+        if not any(module is other for other in found.values()):  # yield a module with two names once
             yield name, module
         found[name] = module
     if not found:
         names = [name for name, _ in model.named_children()]
-        raise InputError(f"No layer of the model is named {pattern!r}; its parts are {join_names(names, 8)}")
+        raise InputError(f"Expected the name of a layer, got {pattern!r}; the model has {join_names(names, 8)}")
 
 
 def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -> None:
@@ -139,35 +140,35 @@ def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -
     if like is not None:
         inserted.to(device=like.device, dtype=like.dtype)
 
-    def take_out() -> None:
+    def remove() -> None:
         left = [other for other in getattr(layer, _SLOT, ()) if other is not inserted]
         if left:
             layer.add_module(_SLOT, nn.ModuleList(left).train(layer.training))
             return
-        take_off(layer, _Extended)
+        remove_mixin(layer, _InsertionMixin)
         if hasattr(layer, _SLOT):
             delattr(layer, _SLOT)
 
-    applied.record(name, f"{module} inserted after it", take_out)
+    applied.add_change(name, f"{module} inserted after it", remove)
     modules = nn.ModuleList([*getattr(layer, _SLOT, ()), inserted])
     layer.add_module(_SLOT, modules.train(layer.training))
-    put_on(layer, _Extended)
+    add_mixin(layer, _InsertionMixin)
 
 
-def _check(name: str, layer: nn.Module, module: nn.Module) -> None:
-    refuse_scripted(name, layer)
+def _check_can_insert(name: str, layer: nn.Module, module: nn.Module) -> None:
+    check_not_scripted(name, layer)
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
-        raise InputError(f"{name} is a list of layers, which is not called itself: give their names, as in '{name}.*'")
+        raise InputError(f"{name} is a container that is not called: name its layers instead, such as '{name}.*'")
     if isinstance(layer, nn.Sequential):
         last = next(reversed([part for part, _ in layer.named_children()]), "0")
-        raise InputError(f"{name} is a Sequential, which calls all that is in it: insert after a part, '{name}.{last}'")
-    if hasattr(layer, _SLOT) and not isinstance(layer, _Extended):
-        raise ModelError(f"{name} has an attribute called {_SLOT!r} of its own: rename it")
+        raise InputError(f"{name} is a Sequential: insert after one of its layers instead, such as '{name}.{last}'")
+    if hasattr(layer, _SLOT) and not isinstance(layer, _InsertionMixin):
+        raise ModelError(f"{name} already has an attribute {_SLOT!r}: rename it")
     if any(type(other) is type(module) for other in getattr(layer, _SLOT, ())):
-        raise ModelError(f"{name} has a {type(module).__name__} inserted after it already: undo that first")
+        raise ModelError(f"{name} already has a {type(module).__name__} inserted after it: undo that first")
 
 
-def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What went into a layer: its first argument or the one called x, or the target's where that is a pair."""
-    given = args[0] if args else kwargs.get("x", next(iter(kwargs.values())))
-    return given[-1] if isinstance(given, tuple | list) else given
+def _find_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first argument of a layer or the one named x; that of the targets if it is a pair."""
+    x = args[0] if args else kwargs.get("x", next(iter(kwargs.values())))
+    return x[-1] if isinstance(x, tuple | list) else x

@@ -1,4 +1,4 @@
-"""Leaky ReLU in place of ReLU, in a model as it stands: a unit that is left of zero still learns."""
+"""Replace ReLU with leaky ReLU in an existing model, so that inactive units get a gradient."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.remedies.applied import Applied, module_of, positive, put_on, refuse_scripted, take_off
+from gatdiag.remedies.applied import Applied, add_mixin, check_not_scripted, check_positive, remove_mixin, unwrap_model
 
 _SLOPE = "_gatdiag_slope"
 _IN_PLACE = (torch.relu_, F.relu_, Tensor.relu_)
@@ -16,21 +16,21 @@ _RELU = (torch.relu, F.relu, Tensor.relu, *_IN_PLACE)
 
 
 def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
-    """Let x < 0 pass as slope x wherever the model's forward pass has a ReLU, in place.
+    """Replace every ReLU in a model's forward pass with a leaky ReLU, in place.
 
-    Modules (`torch.nn.ReLU`) and calls (``torch.relu``, ``F.relu``, ``x.relu()``) alike. Units that a ReLU keeps at
-    zero at every node get a gradient again. The laws of the model are the same ones: a leaky ReLU is homogeneous, too.
+    Replaces modules (`torch.nn.ReLU`) and calls (``torch.relu``, ``F.relu``, ``x.relu()``). Units that are zero for
+    all nodes get a gradient again. The laws of the model stay the same, as leaky ReLU is homogeneous too.
 
     Args:
-        model: Any module whose forward pass is called itself.
-        slope: Left of zero; positive.
+        model: Any module; only calls of its own ``forward`` are affected.
+        slope: Slope for negative inputs; positive.
 
     Returns:
-        What was changed, and the way back.
+        The change, which can be undone.
 
     Raises:
-        InputError: The model is no module, or the slope is not a positive number.
-        ModelError: The model is a scripted one.
+        InputError: An argument is invalid.
+        ModelError: The model is scripted.
 
     Source:
         Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
@@ -44,27 +44,27 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
         >>> model(torch.tensor([-1.0, 2.0]))
         tensor([0., 2.])
     """
-    user = module_of(model)
-    refuse_scripted("", user)
-    setting = positive(slope, "slope")
+    user = unwrap_model(model)
+    check_not_scripted("", user)
+    slope = check_positive("slope", slope)
     applied, before = Applied("leaky_relu"), getattr(user, _SLOPE, None)
 
-    def put_back() -> None:
+    def restore() -> None:
         if before is None:
-            take_off(user, _Leaky)
+            remove_mixin(user, _LeakyMixin)
             delattr(user, _SLOPE)
         else:
             setattr(user, _SLOPE, before)
 
-    with applied.changing():
-        setattr(user, _SLOPE, setting)
-        put_on(user, _Leaky)
-        applied.record("forward", f"leaky ReLU of slope {setting:g} in place of ReLU", put_back)
+    with applied.undo_on_error():
+        setattr(user, _SLOPE, slope)
+        add_mixin(user, _LeakyMixin)
+        applied.add_change("forward", f"leaky ReLU with slope {slope:g} in place of ReLU", restore)
     return applied
 
 
-class _Leaky:
-    """A model whose forward pass has another activation."""
+class _LeakyMixin:
+    """Mixin of a model whose forward pass uses leaky ReLU."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _LeakyMode(getattr(self, _SLOPE)):
@@ -83,8 +83,8 @@ class _LeakyMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        kwargs = kwargs or {}
         if func not in _RELU:
-            return func(*args, **given)
-        inplace = func in _IN_PLACE or given.get("inplace", args[1] if len(args) > 1 else False)
-        return F.leaky_relu(args[0] if args else given["input"], self._slope, inplace)
+            return func(*args, **kwargs)
+        inplace = func in _IN_PLACE or kwargs.get("inplace", args[1] if len(args) > 1 else False)
+        return F.leaky_relu(args[0] if args else kwargs["input"], self._slope, inplace)

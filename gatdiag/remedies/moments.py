@@ -1,4 +1,4 @@
-"""What an optimizer remembers of past gradients, carried along when weights are rescaled."""
+"""Rescale the state of an optimizer along with the weights."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -27,39 +27,42 @@ POWERS: Final[Mapping[type[optim.Optimizer], Mapping[str, int]]] = MappingProxyT
         optim.Rprop: {"prev": -1, "step_size": 1},
     }
 )
-"""Optimizer -> name of a state tensor -> the power of s it scales with, where weights are multiplied by s.
+"""Optimizer -> name of a state tensor -> power of s that it scales with when weights are multiplied by s.
 
-A gradient goes with s^-1, its square with s^-2, a weight or a step of weights with s; RMSprop's momentum is of
-gradients that are normalized already. State with one value a parameter (step counts) stays.
+Gradients scale with s^-1, squared gradients with s^-2, weights and updates with s. RMSprop's momentum is of normalized
+gradients and does not scale, nor does state with one value per parameter, such as step counts.
 """
 
 
-def powers_of(optimizer: optim.Optimizer) -> Mapping[str, int]:
-    """How the state of an optimizer scales with the weights.
+def state_powers(optimizer: optim.Optimizer) -> Mapping[str, int]:
+    """The powers with which the state of an optimizer scales, from `POWERS`.
 
     Raises:
-        OptimizerError: Its state is not known. A subclass may keep other things under the same names.
+        OptimizerError: The optimizer's class is not known; the state of a subclass may have another meaning.
     """
     try:
         return POWERS[type(optimizer)]
     except KeyError:
         known = ", ".join(kind.__name__ for kind in POWERS)
         raise OptimizerError(
-            f"Expected one of {known}, got {type(optimizer).__name__}, whose state gatdiag does not know how to "
-            "rescale. Rebalance without it, and make it anew."
+            f"Expected one of {known}, got {type(optimizer).__name__}, whose state cannot be rescaled. Rebalance "
+            "without the optimizer, then create a new one."
         ) from None
 
 
 def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[str, int]) -> None:
-    """Bring the state of one parameter, in place, to what it would be had the weights always been s times as large.
+    """Rescale the state of one parameter, in place, as if its weights had always been multiplied by s.
 
-    That is: had each past gradient been taken at the weights rescaled by this same s, where it is g / s. What follows
-    is the training of the rescaled model, not the old one seen through other eyes: no optimizer but those whose step
-    has the unit of the weights (Adadelta, Rprop, up to their epsilons) goes on along the same functions. With
-    ``v' = v / s`` the next step of SGD is 1 / s times what it was, so relative to the weights 1 / s^2 times; that of
-    Adam, Adamax, Adagrad and RMSprop is what it was, up to epsilon, so relative to the weights 1 / s times.
+    That is the state if each past gradient g had been taken at the rescaled weights, where it is g / s. Training then
+    continues from the rescaled model, but in general not along the same functions: only optimizers whose updates scale
+    like the weights (Adadelta, Rprop) do that, up to epsilon. The next step of SGD is 1 / s times as large as before,
+    so 1 / s^2 times relative to the weights; that of Adam, Adamax, Adagrad and RMSprop is as large as before, up to
+    epsilon, so 1 / s times relative to the weights.
 
-    The state is as `optimizer.state` holds it for one parameter, or a saved optimizer; `powers` are from `POWERS`.
+    Args:
+        state: `optimizer.state` of one parameter, or that of a saved optimizer.
+        factor: s, broadcastable to the parameter.
+        powers: From `POWERS`.
     """
     for tensor, scale in scaled_moments(state, factor, powers):
         multiply_(tensor, scale)
@@ -68,7 +71,7 @@ def rescale_moments_(state: Mapping[str, Any], factor: Tensor, powers: Mapping[s
 def scaled_moments(
     state: Mapping[str, Any], factor: Tensor, powers: Mapping[str, int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tensors that `rescale_moments_` multiplies, and by what."""
+    """The tensors that `rescale_moments_` multiplies, with their factors."""
     for name, power in powers.items():
         if power and isinstance(state.get(name), Tensor):
             yield state[name], factor**power

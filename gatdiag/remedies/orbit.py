@@ -1,4 +1,4 @@
-"""The orbit of weights: all that the rescalings of some laws make of them."""
+"""The orbit of weights: all points that the rescalings of some laws lead to."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -17,12 +17,12 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 
 class Orbit:
-    """The points w_k exp(sum_j t_j e_jk) that laws j with exponents e_jk lead to, one coordinate t_j a law.
+    """The points w_k exp(sum_j t_j e_jk) that laws j with exponents e_jk lead to, with one coordinate t_j per law.
 
-    Weights of a parameter that all laws scale alike, such as a row of a matrix whose rows are scaled, are one cell.
+    Weights of a parameter that all laws scale by the same factor, such as a row of a matrix, form one cell.
 
     Attributes:
-        exponents: Sparse float64 matrix (cells, laws) of e_jk.
+        exponents: Sparse float64 matrix of e_jk, of shape (cells, laws).
 
     Example:
         >>> from fractions import Fraction
@@ -40,8 +40,8 @@ class Orbit:
         for number, law in enumerate(laws):
             for term in law.terms:
                 terms.setdefault(term.parameter, []).append((number, term))
-        self._shapes: dict[str, list[int]] = {}  # of the cells of each parameter, one where an axis is not scaled
-        found: list[Any] = [np.zeros((3, 0))]
+        self._shapes: dict[str, list[int]] = {}  # cells of each parameter; length 1 along axes that are not scaled
+        entries: list[Any] = [np.zeros((3, 0))]
         first = 0
         for name, numbered in terms.items():
             scaled = {axis for _, term in numbered for axis in term.axes}
@@ -51,42 +51,43 @@ class Orbit:
                 place: list[Any] = [slice(None)] * cells.ndim
                 for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=False):
                     place[axis] = list(positions)
-                at = cells[tuple(place)].ravel()
-                found.append(np.stack([at, np.full(len(at), number), np.full(len(at), float(term.exponent))]))
+                rows = cells[tuple(place)].ravel()
+                entries.append(np.stack([rows, np.full(len(rows), number), np.full(len(rows), float(term.exponent))]))
             self._shapes[name] = shape
             first += cells.size
-        rows, columns, values = np.concatenate(found, axis=1)
+        rows, columns, values = np.concatenate(entries, axis=1)
         self.exponents = sparse.csr_matrix((values, (rows.astype(int), columns.astype(int))), (first, len(laws)))
         self.exponents.eliminate_zeros()
         self.exponents.sort_indices()
 
-    def restricted(self, numbers: Sequence[int]) -> "Orbit":
-        """The same cells, moved by some of the laws."""
-        part = copy(self)
-        vars(part).pop("_sides", None)
-        part.exponents = self.exponents[:, list(numbers)]
-        part.exponents.sort_indices()
-        return part
+    def restrict(self, numbers: Sequence[int]) -> "Orbit":
+        """The orbit of a subset of the laws, with the same cells."""
+        orbit = copy(self)
+        vars(orbit).pop("_sides", None)
+        orbit.exponents = self.exponents[:, list(numbers)]
+        orbit.exponents.sort_indices()
+        return orbit
 
-    def cells_of(self, names: Collection[str]) -> Any:
-        """Mask of the cells that belong to these parameters."""
-        found = [np.full(prod(shape), name in names) for name, shape in self._shapes.items()]
-        return np.concatenate([np.zeros(0, dtype=bool), *found])
+    def cell_mask(self, names: Collection[str]) -> Any:
+        """Boolean mask of the cells of these parameters."""
+        masks = [np.full(prod(shape), name in names) for name, shape in self._shapes.items()]
+        return np.concatenate([np.zeros(0, dtype=bool), *masks])
 
-    def sides(self, squares: Any) -> tuple[Any, Any]:
-        """For each law sum |e_k| s_k of what leads in (positive exponents), and of what leads out."""
-        into, out = self._sides
-        return into @ squares, out @ squares
+    def side_sums(self, squares: Any) -> tuple[Any, Any]:
+        """For each law, sum |e_k| s_k over incoming weights (positive exponents), and over outgoing ones."""
+        incoming, outgoing = self._sides
+        return incoming @ squares, outgoing @ squares
 
     def curvature(self, squares: Any) -> Any:
-        """The matrix sum_k e_ik e_jk s_k of pairs of laws: entry [d, j] of the result is that of laws j + d and j.
+        """The matrix H_ij = sum_k e_ik e_jk s_k in banded form: entry [d, j] of the result is H[j + d, j].
 
-        Neurons meet those of the neighboring layers only, so it is narrow: the cost is linear in the number of layers.
+        Neurons share weights only with those of neighboring layers, so the band is narrow, and the cost linear in the
+        number of layers.
         """
         pairs = sparse.tril(self.exponents.T @ (sparse.diags(squares) @ self.exponents)).tocoo()
-        apart = pairs.row - pairs.col
-        band = np.zeros((apart.max(initial=0) + 1, pairs.shape[1]))
-        band[apart, pairs.col] = pairs.data
+        offsets = pairs.row - pairs.col
+        band = np.zeros((offsets.max(initial=0) + 1, pairs.shape[1]))
+        band[offsets, pairs.col] = pairs.data
         return band
 
     @cached_property
@@ -94,15 +95,15 @@ class Orbit:
         return self.exponents.maximum(0).T.tocsr(), (-self.exponents).maximum(0).T.tocsr()
 
     def squares(self, weights: Tensors) -> Any:
-        """The sum of the squared weights of each cell, as a float64 array."""
-        found = [np.zeros(0)]
+        """The sum of squared weights in each cell, as a float64 array."""
+        sums = [np.zeros(0)]
         for name, shape in self._shapes.items():
             square = weights[name].detach().abs().to("cpu", torch.float64).square()
-            found.append(square.sum_to_size(shape).flatten().numpy())
-        return np.concatenate(found)
+            sums.append(square.sum_to_size(shape).flatten().numpy())
+        return np.concatenate(sums)
 
     def factors(self, coordinates: Any) -> dict[str, Tensor]:
-        """What each weight is multiplied by: exp(sum_j t_j e_jk), positive, broadcasting against the parameters."""
+        """The factor exp(sum_j t_j e_jk) of each weight, broadcastable to the parameters."""
         factors = torch.from_numpy(np.exp(self.exponents @ coordinates))
         parts = factors.split([prod(shape) for shape in self._shapes.values()])
         return {name: part.reshape(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
@@ -110,6 +111,6 @@ class Orbit:
 
 def multiply_(tensor: Tensor, factor: Tensor) -> Tensor:
     """Multiply a tensor of any floating dtype by a float64 factor, in place, rounding once."""
-    own = tensor.detach()
-    own.copy_(own.to(torch.promote_types(own.dtype, torch.float64)) * factor.to(tensor.device))
+    data = tensor.detach()
+    data.copy_(data.to(torch.promote_types(data.dtype, torch.float64)) * factor.to(tensor.device))
     return tensor

@@ -1,4 +1,4 @@
-"""Balance a model without changing the function it computes."""
+"""Rescale the weights of a model until its neurons are in balance, without changing its function."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.find import find_shared_memory
 from gatdiag.laws.prediction import held_by
 from gatdiag.laws.repeatability import why_not_repeatable
-from gatdiag.remedies.applied import Applied, module_of
+from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.least_norm import Rescaling, relative_gradients
-from gatdiag.remedies.moments import powers_of, scaled_moments
+from gatdiag.remedies.moments import scaled_moments, state_powers
 from gatdiag.remedies.orbit import Tensors, multiply_
-from gatdiag.remedies.verification import OutputDifference, verified_balancing
+from gatdiag.remedies.verification import OutputDifference, find_verified_rescaling
 from gatdiag.structure import replicate
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
@@ -26,24 +26,23 @@ Towards: TypeAlias = Literal["c", "relative-gradients"]
 
 @dataclass(eq=False)
 class Rebalanced(Applied):
-    """What was done to a model, and the way back. All that is said of laws is of those that were balanced.
+    """The result of `rebalance_`. All values are over the laws that were balanced.
 
-    `undo` puts back the weights, the gradients that are still there and what the optimizer remembered, bit for bit as
-    they were before.
+    `undo` restores weights, gradients and optimizer state bit for bit.
 
     Attributes:
         towards: What was balanced.
-        c_before: Largest |c| before, c = sum_k e_k ||w_k||^2; 0 where no law was balanced.
-        c_after: The same afterwards, of the weights as they were rounded to their dtype.
-        imbalance_before: Largest |in - out| / (in + out) of what was balanced, from 0 (balance) to 1: of squared
-            weights on the two sides of a neuron, or of squared relative gradients.
-        imbalance_after: The same afterwards; about 1e-7 in float32, 1e-15 in float64.
-        factors: Name of each law that was balanced -> its factor s > 0: each of its terms is multiplied by s to the
-            power of its exponent. Above 1, what leads into the neuron grows, and what leads out of it shrinks.
-        scales: Name of parameter -> what it was multiplied by, positive float64, broadcasting against it.
-        skipped: Laws that were not balanced, parameters and operations without laws, with the reasons.
-        double: How far the outputs moved in float64; None where the model does not run in it.
-        own: The same in the model's own precision.
+        c_before: Largest |c| before, c = sum_k e_k ||w_k||^2; 0 if no law was balanced.
+        c_after: Largest |c| after, with the weights rounded to their dtype.
+        imbalance_before: Largest |in - out| / (in + out) before, from 0 (balance) to 1, where in and out are the
+            squared norms of a neuron's incoming and outgoing weights, or of their relative gradients.
+        imbalance_after: The same after; about 1e-7 in float32, 1e-15 in float64.
+        factors: Name of a law -> its factor s > 0: each term is multiplied by s to the power of its exponent. If
+            s > 1, a neuron's incoming weights grow, and its outgoing weights shrink.
+        scales: Parameter name -> factor, positive float64, broadcastable to the parameter.
+        skipped: Laws that were not balanced, and parameters and operations without laws, with reasons.
+        double: Change of the outputs in float64; None if the model does not run in it.
+        own: Change of the outputs in the model's own precision.
     """
 
     towards: Towards
@@ -58,7 +57,7 @@ class Rebalanced(Applied):
     own: OutputDifference
 
     def __post_init__(self) -> None:
-        """Begins without changes."""
+        """Start without changes."""
         super().__init__("rebalance")
 
 
@@ -69,39 +68,37 @@ def rebalance_(
     optimizer: Optimizer | None = None,
     **kwargs: Any,
 ) -> Rebalanced:
-    """Rescale a model's weights, in place, until its neurons balance; the function it computes stays the same.
+    """Rescale a model's weights, in place, until its neurons are in balance, without changing its function.
 
-    Each law of the model is a rescaling that the function does not notice. Of all weights that can be reached so, those
-    are taken for which c = sum_k e_k ||w_k||^2 = 0 for each law: the weights of least norm, of which there is one set.
-    Gradient descent all but conserves c, so a network that is out of balance stays so, and can hardly change the
-    heavier weights of a neuron. Factors are positive, so ReLU and LeakyReLU do not notice them either.
+    Each law of the model is a rescaling that does not change its function. Among all weights that such rescalings lead
+    to, those with c = sum_k e_k ||w_k||^2 = 0 for each law are chosen: the unique weights of least norm. Gradient
+    descent nearly conserves c, so a network that is out of balance stays so, and the larger weights of a neuron hardly
+    change. Factors are positive and commute with ReLU and LeakyReLU.
 
-    It may be called in the middle of training, between ``optimizer.step()`` and the next forward pass or before a
-    step. Parameters stay the same objects; gradients that are there are divided by the factors of their weights, as
-    those of the rescaled model are; the mode and the random state stay. The optimizer's moments are carried along
-    (what that preserves: `gatdiag.remedies.moments.rescale_moments_`). Averages of weights kept elsewhere (EMA) are not
-    reached.
+    It can be called during training, between ``optimizer.step()`` and the next forward pass, or before a step.
+    Parameters stay the same objects, and the mode and random state do not change. Existing gradients are divided by the
+    factors of their weights, which gives the gradients of the rescaled model, and the optimizer's moments are rescaled
+    (`gatdiag.remedies.moments.rescale_moments_`). Averages of weights elsewhere (EMA) are not rescaled.
 
-    Laws are found in the mode the model is in, on these inputs; that the outputs stay is checked in evaluation mode, on
-    copies, before anything is changed. Layers that would move them are skipped; so is a model whose calls differ in
-    training by more than masks and data (a layer dropped at random, a counter).
+    Laws are found with these inputs in the model's current mode. Before anything is changed, the outputs are checked on
+    copies in evaluation mode; layers that would change them are skipped. Models whose forward passes in training differ
+    by more than masks and data (layers dropped at random, counters) are not rescaled.
 
     Args:
         model: Any module whose laws can be found.
         args: Positional inputs of its forward pass.
-        towards: ``c``, or ``relative-gradients`` to balance the squared relative gradients that a backward pass left on
-            the parameters instead, summed entry by entry: sum_k e_k ||g_k / w_k||^2 = 0
-            (`gatdiag.remedies.least_norm.balancing`).
-        optimizer: Whose moments of past gradients are to follow.
+        towards: ``c``, or ``relative-gradients`` to balance the squared relative gradients instead, from the existing
+            gradients of the parameters and entry by entry: sum_k e_k ||g_k / w_k||^2 = 0
+            (`gatdiag.remedies.least_norm.find_rescaling`).
+        optimizer: The optimizer whose state is rescaled along.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        What was balanced and what was not, by how much, and how far outputs moved. A model without laws is left as it
-        is.
+        What was balanced and what was skipped, and how much the outputs changed. A model without laws is not changed.
 
     Raises:
-        InputError: An argument does not fit.
-        OptimizerError: The state of such an optimizer is not known.
+        InputError: An argument is invalid.
+        OptimizerError: The state of the optimizer cannot be rescaled.
         ModelError: No laws can be found, gradients are sparse, or the outputs would change by more than rounding.
             Nothing was changed.
 
@@ -120,11 +117,11 @@ def rebalance_(
     """
     if towards not in get_args(Towards):
         raise InputError(f"Expected towards to be one of {', '.join(get_args(Towards))}, got {towards!r}.")
-    user = module_of(model)
-    powers = {} if optimizer is None else checked_powers(user, optimizer)
-    laws = repeatable_laws(user, args, kwargs)
+    user = unwrap_model(model)
+    powers = {} if optimizer is None else optimizer_powers(user, optimizer)
+    laws = find_repeatable_laws(user, args, kwargs)
     gradients = None if towards == "c" else _gradients(laws.parameters)
-    rescaling, double, own = verified_balancing(user, laws, gradients, args, kwargs)
+    rescaling, double, own = find_verified_rescaling(user, laws, gradients, args, kwargs)
     scales = rescaling.factors
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
     weights = {name: multiply_(laws.parameters[name].detach().clone(), scale) for name, scale in scales.items()}
@@ -144,21 +141,21 @@ def rebalance_(
         double,
         own,
     )
-    with done.changing():
+    with done.undo_on_error():
         for name, scale in [(name, scale) for name, scale in scales.items() if bool((scale != 1).any())]:
             what = f"multiplied by {float(scale.min()):.3g} to {float(scale.max()):.3g}"
             parameter = laws.parameters[name]
-            held = parameter, parameter.grad, *_state(parameter, optimizer).values()
-            done.remember(name, what, *(tensor for tensor in held if isinstance(tensor, Tensor)))
+            values = parameter, parameter.grad, *_state(parameter, optimizer).values()
+            done.save_tensors(name, what, *(value for value in values if isinstance(value, Tensor)))
         rescale_(laws.parameters, scales, optimizer, powers)
         return done
 
 
 def _gradients(parameters: Tensors) -> dict[str, Tensor]:
-    found = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-    if not found and parameters:
-        raise InputError("Expected gradients, got a model without: call this after loss.backward().")
-    return found
+    gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    if not gradients and parameters:
+        raise InputError("Expected parameters with gradients, got none: call this after loss.backward().")
+    return gradients
 
 
 def _state(parameter: Tensor, optimizer: Optimizer | None) -> Mapping[str, Any]:
@@ -166,9 +163,9 @@ def _state(parameter: Tensor, optimizer: Optimizer | None) -> Mapping[str, Any]:
 
 
 def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
-    """Multiply weights, divide the gradients that are there, and carry along what the optimizer remembers.
+    """Multiply weights by their factors, and rescale gradients and optimizer state accordingly.
 
-    All of it is one call, which no interrupt comes into the middle of: weights rescaled in part are another function.
+    This is a single call of torch, so that an interrupt cannot leave some weights rescaled and others not.
     """
     scaled = [
         (tensor, scale)
@@ -182,54 +179,54 @@ def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None,
 def _scaled(
     parameter: Tensor, factor: Tensor, optimizer: Optimizer | None, powers: Mapping[str, int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What is to be multiplied along with a parameter, and by what."""
+    """The tensors to multiply for a parameter, with their factors."""
     factor = factor.to(parameter.device)
     yield parameter, factor
     if parameter.grad is not None and parameter.grad.is_sparse:
-        raise ModelError("Expected dense gradients, got sparse ones: clear them first, optimizer.zero_grad().")
+        raise ModelError("Expected dense gradients, got sparse ones: clear them first with optimizer.zero_grad().")
     if parameter.grad is not None:
         yield parameter.grad, 1 / factor
     yield from scaled_moments(_state(parameter, optimizer), factor, powers)
 
 
-def repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws in the mode the model is in; none if it is in evaluation mode, and calls in training differ."""
+def find_repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
+    """The laws in the model's current mode; none if in evaluation mode, but forward passes in training differ."""
     laws = find_laws(model, *args, **kwargs)
-    _refuse_shared_memory(laws.parameters)
+    _check_memory(laws.parameters)
     if model.training or not len(laws):
         return laws
     replica = replicate(model, args, kwargs)
     replica.model.train()
     try:
         obstacle = why_not_repeatable(replica)
-    except ModelError:  # it cannot be trained on these inputs (batch norm of one row), so there is nothing to keep
+    except ModelError:  # it cannot train on these inputs (batch norm of one row)
         return laws
     if obstacle is None:
         return laws
     return Laws([], laws.parameters, [*laws.excluded, Exclusion("the forward pass", f"in training, {obstacle}")])
 
 
-def checked_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
-    """How the state of the optimizer that trains a model scales; refuses one that trains something else, or is none."""
+def optimizer_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
+    """The powers with which the state of an optimizer scales; raises InputError if it does not train the model."""
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"Expected optimizer to be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
     trained = held_by(optimizer).keys()
     if trained.isdisjoint(map(id, model.parameters())):
-        raise InputError("Expected the optimizer that trains this model, got one that holds none of its parameters.")
-    return powers_of(optimizer)
+        raise InputError("Expected the optimizer of this model, got one without any of its parameters.")
+    return state_powers(optimizer)
 
 
-def _refuse_shared_memory(parameters: Tensors) -> None:
-    """Copies of the model, on which all is found and checked, have memory of their own for each parameter."""
+def _check_memory(parameters: Tensors) -> None:
+    # Parameters of copies of the model, on which laws are found and outputs checked, do not share memory.
     if shared := find_shared_memory(parameters):
         raise ModelError(
-            f"Expected parameters with memory of their own, but {' and '.join(shared)} are two parameters over the "
-            "same memory. Assign one parameter to both places, or give one of them a copy."
+            f"Expected parameters that do not share memory, but {' and '.join(shared)} do. Assign one parameter to "
+            "both attributes, or clone one of them."
         )
 
 
 def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Tensors | None) -> tuple[float, float]:
-    """Largest |c|, and largest imbalance of weights or relative gradients, over the laws that are balanced."""
+    """Largest |c|, and largest imbalance of weights or relative gradients, over the balanced laws."""
     if not rescaling.balanced:
         return 0.0, 0.0
     chosen = list(rescaling.balanced)
@@ -239,5 +236,5 @@ def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Ten
 
 
 def _frozen(model: nn.Module) -> tuple[Exclusion, ...]:
-    reason = "it is frozen (requires_grad is False), and no law moves it or what it is coupled to"
+    reason = "it is frozen (requires_grad is False), so weights coupled with it are not rescaled either"
     return tuple(Exclusion(name, reason) for name, parameter in model.named_parameters() if not parameter.requires_grad)

@@ -72,10 +72,10 @@ def test_parts_along_both_axes(tmp_path):
         ({"relative_path": "/etc/passwd"}, "in the same folder"),
         ({"relative_path": ".."}, "in the same folder"),
         ({"relative_path": "gone"}, "'gone' is missing"),
-        ({"relative_path": "epoch", "offset": 0}, "cut off"),
-        ({"offset": -1}, "cut off"),
-        ({"length": 10**12}, "cut off"),
-        ({"length": 6.0}, "cut off"),
+        ({"relative_path": "epoch", "offset": 0}, "truncated"),
+        ({"offset": -1}, "truncated"),
+        ({"length": 10**12}, "truncated"),
+        ({"length": 6.0}, "truncated"),
         ({"offset": 5}, "torch.save"),
         ({"transform_descriptors": ["zstd"]}, "compressed"),
     ],
@@ -88,10 +88,10 @@ def test_places_that_are_not_there(tmp_path, changes, reason):
 @pytest.mark.parametrize(
     ("size", "pieces", "reason"),
     [
-        ((10**6, 10**6), None, "expected those of shape"),
-        ((4, 3), {(0, 0): WHOLE[:1], (0, 1): WHOLE[:1]}, "hold 6 numbers"),
+        ((10**6, 10**6), None, "of shape .* but its chunks hold"),
+        ((4, 3), {(0, 0): WHOLE[:1], (0, 1): WHOLE[:1]}, "hold 6 elements"),
         ((4, 3), {(0, 0): WHOLE[:2], (3, 0): WHOLE[2:]}, "damaged"),
-        ((4, 3), {}, "nowhere"),
+        ((4, 3), {}, "in none of its files"),
     ],
 )
 def test_parts_that_do_not_fit(tmp_path, size, pieces, reason):
@@ -106,14 +106,14 @@ def test_one_place_for_many_tensors_is_refused(tmp_path):
     entry = TensorStorageMetadata(TensorProperties(torch.float32), torch.Size([1000]), [])
     places = {MetadataIndex(name, (0,)): _StorageInfo("0", 0, len(data)) for name in names}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata(dict.fromkeys(names, entry), None, places)))
-    with pytest.raises(InputError, match="same place"):
+    with pytest.raises(InputError, match="same bytes"):
         open_checkpoint(tmp_path)
 
 
 def test_an_unfinished_one(tmp_path):
     write(tmp_path)
     (tmp_path / ".metadata").unlink()
-    with pytest.raises(InputError, match=r"without the \.metadata"):
+    with pytest.raises(InputError, match=r"no \.metadata file"):
         open_checkpoint(tmp_path)
 
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import inits
 
-from gatdiag.checkpoint.initialization import _distance, matching_initialization
-from gatdiag.remedies.fresh import LooksLinearLayout, looks_linear_
+from gatdiag.checkpoint.initialization import _kolmogorov_smirnov, identify_initialization
+from gatdiag.remedies.schemes import LooksLinearLayout, looks_linear_
 
 SCHEMES = {
     "Xavier uniform": [nn.init.xavier_uniform_, inits.glorot],
@@ -52,14 +52,14 @@ def trained(weight, steps):
 @pytest.mark.parametrize(("scheme", "draw"), DRAWS)
 @pytest.mark.parametrize("shape", [(64, 48), (7, 64), (64, 64), (30, 31), (128, 700)])
 def test_fresh_weights_are_named(scheme, draw, shape):
-    right = sum(scheme in matching_initialization(fresh(draw, seed, shape)) for seed in range(20))
+    right = sum(scheme in identify_initialization(fresh(draw, seed, shape)) for seed in range(20))
     assert right >= 19
 
 
 @pytest.mark.parametrize(("scheme", "draw"), [draw for draw in DRAWS if "normal" not in draw[0]])
 @pytest.mark.parametrize("shape", [(64, 48), (7, 64), (16, 16)])
 def test_what_has_bounds_or_is_exact_is_not_named_once_trained(scheme, draw, shape):
-    named = [scheme in matching_initialization(trained(fresh(draw, seed, shape), 20)) for seed in range(20)]
+    named = [scheme in identify_initialization(trained(fresh(draw, seed, shape), 20)) for seed in range(20)]
     assert sum(named) <= 1
 
 
@@ -67,7 +67,7 @@ def test_other_distributions_have_no_name():
     for seed in range(20):
         normal = fresh(nn.init.xavier_normal_, seed, (64, 48))
         for other in (normal * 1.1, normal * 0.9, normal + 0.05, normal.abs(), normal.sign() * 0.1, normal**3):
-            assert matching_initialization(other) == ()
+            assert identify_initialization(other) == ()
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
@@ -75,10 +75,10 @@ def test_other_distributions_have_no_name():
 def test_number_types(draw):
     weight = fresh(draw, 0, (64, 48))
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        assert matching_initialization(weight.to(dtype)) == matching_initialization(weight)
+        assert identify_initialization(weight.to(dtype)) == identify_initialization(weight)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.int8, torch.bool):
-        assert matching_initialization(weight.to(dtype)) == ()
-    assert matching_initialization(torch.quantize_per_tensor(weight, 0.1, 0, torch.quint8)) == ()
+        assert identify_initialization(weight.to(dtype)) == ()
+    assert identify_initialization(torch.quantize_per_tensor(weight, 0.1, 0, torch.quint8)) == ()
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_number_types(draw):
     ],
 )
 def test_exact_and_odd_tensors(tensor, names):
-    assert matching_initialization(tensor) == names
+    assert identify_initialization(tensor) == names
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-35, 1e-25, 1e-20, 1e18, 1e25, 1e35])
 def test_orthogonality_at_extreme_sizes(size):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(16, 16, generator=generator)
-    assert matching_initialization(weight * size) == ()
+    assert identify_initialization(weight * size) == ()
     if size > 1e-38:  # below, single precision keeps too few digits
-        assert matching_initialization(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
+        assert identify_initialization(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
 
 
 def test_distance_of_kolmogorov_and_smirnov():
@@ -117,4 +117,4 @@ def test_distance_of_kolmogorov_and_smirnov():
 
     levels = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     correction = math.sqrt(50) + 0.12 + 0.11 / math.sqrt(50)
-    assert _distance(levels) == pytest.approx(correction * kstest(levels.numpy(), "uniform").statistic)
+    assert _kolmogorov_smirnov(levels) == pytest.approx(correction * kstest(levels.numpy(), "uniform").statistic)

@@ -53,7 +53,7 @@ def loss_on(data):
     return lambda output: F.cross_entropy(output[data.train_mask], data.y[data.train_mask])
 
 
-def subject_of(data, given="model"):
+def make_case(data, given="model"):
     """What is given beside the checkpoints: the model, or that and its loss on data, or nothing."""
     if given == "state dict":
         return None
@@ -62,8 +62,8 @@ def subject_of(data, given="model"):
 
 @pytest.fixture(scope="module", params=["state dict", "model", "model and data"])
 def inspected(request, saved, data, tmp_path_factory):
-    subject = subject_of(data, request.param)
-    return inspect(saved[0], tmp_path_factory.mktemp("run") / "run", subject=subject), request.param
+    case = make_case(data, request.param)
+    return inspect(saved[0], tmp_path_factory.mktemp("run") / "run", case=case), request.param
 
 
 def test_a_step_for_each_checkpoint(inspected):
@@ -155,10 +155,10 @@ def test_checkpoints_without_a_step_are_counted(data, tmp_path):
         torch.save(model.state_dict(), tmp_path / f"{name}.pt")
     inspection = inspect([tmp_path / f"{name}.pt" for name in ("first", "second", "third")], tmp_path / "run")
     assert inspection.run.steps.step.tolist() == [0, 1, 2]
-    told = [note for note in inspection.notes if "tells no step" in note]
-    assert len(told) == 1
-    assert "second.pt" in told[0]
-    assert "third.pt" in told[0]
+    found = [note for note in inspection.notes if "no step later" in note]
+    assert len(found) == 1
+    assert "second.pt" in found[0]
+    assert "third.pt" in found[0]
     assert inspection.last.position is None
 
 
@@ -168,10 +168,10 @@ def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
     state["extra.weight"] = torch.ones(2, 2)
     state["convs.2.att"] = torch.ones(1, 1, 17)
     torch.save(state, tmp_path / "other.pt")
-    found = inspect(tmp_path / "other.pt", tmp_path / "run", subject=subject_of(data))
-    notes = " ".join(found.misfits)
-    assert not set(found.misfits) & set(found.notes)
-    assert set(found.misfits) <= set(found.run.meta["notes"])
+    found = inspect(tmp_path / "other.pt", tmp_path / "run", case=make_case(data))
+    notes = " ".join(found.mismatches)
+    assert not set(found.mismatches) & set(found.notes)
+    assert set(found.mismatches) <= set(found.run.meta["notes"])
     for words in ("missing in the checkpoint", "unexpected in the checkpoint", "another shape"):
         assert words in notes
     for name in ("'convs.1.att'", "'extra.weight'", "'convs.2.att'"):
@@ -192,7 +192,7 @@ def broken(saved, tmp_path_factory):
 
 @pytest.mark.parametrize("given", ["state dict", "model", "model and data"])
 def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tmp_path, given):
-    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", subject=subject_of(data, given))
+    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", case=make_case(data, given))
     verdict = diagnose(found.run, weight_table(found)).verdict
     assert (verdict.code, verdict.evidence[0].value) == ("non-finite", 2)
     assert "2 entries of the parameter convs.0.lin_l.weight" in verdict.text
@@ -212,28 +212,28 @@ def test_a_model_that_returns_nan_has_no_c(saved, data, tmp_path):
         def forward(self, x, edge_index):
             return self.net(x, edge_index) * torch.nan
 
-    found = inspect(saved[0] / "epoch3.pt", tmp_path / "run", subject=ModelCase(Broken(), (data.x, data.edge_index)))
+    found = inspect(saved[0] / "epoch3.pt", tmp_path / "run", case=ModelCase(Broken(), (data.x, data.edge_index)))
     assert not len(found.run.neurons)
     assert any("no c: The gradients of the model are not finite" in note for note in found.notes)
 
 
 def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
     torch.save({f"net.{name}": value for name, value in saved[1][3].state_dict().items()}, tmp_path / "net.pt")
-    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", subject=subject_of(data))
+    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", case=make_case(data))
     assert set(weight_table(inspection).parameter) == {name for name, _ in saved[1][3].named_parameters()}
 
 
 def test_a_checkpoint_of_another_model_is_refused(saved, tmp_path):
-    with pytest.raises(InputError, match="knows no tensor"):
-        inspect(saved[0], tmp_path / "run", subject=ModelCase(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
+    with pytest.raises(InputError, match="no tensor of the same name"):
+        inspect(saved[0], tmp_path / "run", case=ModelCase(nn.Sequential(nn.Linear(2, 2)), (torch.ones(1, 2),)))
 
 
 def test_a_checkpoint_of_other_widths_is_refused_with_what_differs(saved, data, tmp_path):
     wide = ModelCase(gat(data.num_features, 4, hidden_channels=9, layers=3), (data.x, data.edge_index))
     with pytest.raises(InputError) as raised:
-        inspect(saved[0], tmp_path / "run", subject=wide)
+        inspect(saved[0], tmp_path / "run", case=wide)
     text = str(raised.value)
-    assert "of the model's 9 tensors it holds 0 in the same shape" in text
+    assert "it has 0 of the model's 9 tensors with the same shape" in text
     assert "of another shape" in text
     assert "the model's [1, 1, 9]" in text
     assert "Give the model that was saved" in text
@@ -244,9 +244,9 @@ def test_a_loss_that_fails_ends_the_run(saved, data, tmp_path):
     def broken(output):
         raise ValueError("no such thing")
 
-    subject = ModelCase(built(data), (data.x, data.edge_index), loss=broken)
+    case = ModelCase(built(data), (data.x, data.edge_index), loss=broken)
     with pytest.raises(ModelError, match="no such thing"):
-        inspect(saved[0], tmp_path / "run", subject=subject)
+        inspect(saved[0], tmp_path / "run", case=case)
     assert gatdiag.load(tmp_path / "run").meta["status"] == "failed"
 
 
@@ -266,15 +266,15 @@ def test_a_long_series_is_not_told_of_file_by_file(tmp_path):
     for step in range(6):
         state = GCN(3, 4, 2, out_channels=2).state_dict() | ({"more.weight": torch.eye(3)} if step else {})
         torch.save(state, tmp_path / f"step{step}.pt")
-    told = [note for note in inspect(tmp_path, tmp_path / "run").notes if "more.weight" in note]
-    assert len(told) == 1
-    assert "and 3 more" in told[0]
+    found = [note for note in inspect(tmp_path, tmp_path / "run").notes if "more.weight" in note]
+    assert len(found) == 1
+    assert "and 3 more" in found[0]
 
 
 def test_a_series_of_two_models_is_refused(tmp_path):
     torch.save(GCN(3, 4, 2, out_channels=2).state_dict(), tmp_path / "step1.pt")
     torch.save({"other.weight": torch.eye(3)}, tmp_path / "step2.pt")
-    with pytest.raises(InputError, match="of another model"):
+    with pytest.raises(InputError, match="different models"):
         inspect(tmp_path, tmp_path / "run")
 
 
@@ -296,8 +296,8 @@ def test_why_a_layer_has_no_c_is_told(tmp_path):
     assert any(note.startswith("no c: ") and "give --model, then c is exact" in note for note in notes)
     plain, graph = GCN(3, 4, 2, out_channels=2, act="elu"), torch.tensor([[0, 1], [1, 0]])
     torch.save(plain.state_dict(), tmp_path / "elu.pt")
-    subject = ModelCase(plain, (torch.ones(2, 3), graph))
-    notes = inspect(tmp_path / "elu.pt", tmp_path / "elu", subject=subject).notes
+    case = ModelCase(plain, (torch.ones(2, 3), graph))
+    notes = inspect(tmp_path / "elu.pt", tmp_path / "elu", case=case).notes
     assert any("no laws" in note and "elu" in note for note in notes)
 
 

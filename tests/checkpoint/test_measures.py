@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag import quantities
-from gatdiag.checkpoint.measures import changes, dead, measure
+from gatdiag.checkpoint.measures import count_dead, measure, measure_changes
 from gatdiag.quantities import LEVELS, change_quantile
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
@@ -27,7 +27,7 @@ def test_the_norm_is_that_of_the_whole(shape, dtype):
     tensor = RANDOM.reshape(shape).to(dtype)
     measured = measure(tensor)
     assert measured["norm"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
-    assert (dead(tensor), measured["non_finite"]) == (dead_in_double(tensor), 0)
+    assert (count_dead(tensor), measured["non_finite"]) == (dead_in_double(tensor), 0)
 
 
 @pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-20, 1e18, 1e30])
@@ -37,15 +37,15 @@ def test_squares_neither_overflow_nor_vanish(scale):
     tensor[:, 5] = 0
     measured = measure(tensor)
     assert measured["norm"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
-    assert (dead(tensor), measured["non_finite"]) == ((1, 1), 0)
+    assert (count_dead(tensor), measured["non_finite"]) == ((1, 1), 0)
 
 
 def test_a_tiny_column_among_large_ones_is_not_dead():
     tensor = RANDOM.clone()
     tensor[:, 7] = 1e-30
-    assert dead(tensor) == (0, 0)
+    assert count_dead(tensor) == (0, 0)
     tensor[:, 7] = 0
-    assert dead(tensor) == (0, 1)
+    assert count_dead(tensor) == (0, 1)
 
 
 def test_what_is_not_finite_is_counted_and_is_not_dead():
@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_counted_and_is_not_dead():
     tensor[2, 3], tensor[2, 4], tensor[7, 3] = torch.nan, torch.inf, -torch.inf
     measured = measure(tensor)
     assert math.isnan(measured["norm"])
-    assert (measured["non_finite"], dead(tensor)) == (3, (298, 398))
+    assert (measured["non_finite"], count_dead(tensor)) == (3, (298, 398))
     assert measure(tensor[7])["non_finite"] == 1
 
 
@@ -63,7 +63,7 @@ def test_the_order_of_rows_does_not_count_and_norms_scale_with_the_weights(order
     tensor = RANDOM[:6, :5].double()
     moved = factor * tensor[list(order)]
     assert measure(moved)["norm"] == pytest.approx(abs(factor) * measure(tensor)["norm"], rel=1e-12)
-    assert dead(moved)[0] == (6 if factor == 0 else 0)
+    assert count_dead(moved)[0] == (6 if factor == 0 else 0)
 
 
 @pytest.mark.parametrize("role", ["feature weight", "attention vector", "bias"])
@@ -76,7 +76,7 @@ def test_changes_are_those_of_a_recorder(role, shape, dtype):
     trained = torch.where(factor == 0, initial, initial * (1 + 0.04 * 4.0**factor))
     trained.view(-1)[0], initial.view(-1)[1] = 1e-6, 0.0
     initial, trained = initial.to(dtype), trained.to(dtype)
-    found = changes(initial, trained, attention=role == "attention vector")
+    found = measure_changes(initial, trained, attention=role == "attention vector")
     assert [found[name] for name in FRACTIONS] == pytest.approx(
         oracles.changes(initial, trained, role == "attention vector")
     )
@@ -92,16 +92,16 @@ def test_what_is_asked_for():
     assert measure(tensor, matrix=True)["spectral_norm"] == pytest.approx(exact, rel=1e-9)
     assert "spectral_norm" not in measure(tensor)
     assert "spectral_norm" not in measure(tensor[0], matrix=True)
-    assert changes(tensor, tensor, attention=False, quick=True).keys() == set(FRACTIONS)
-    assert changes(tensor, tensor[:3], attention=False) == changes(None, tensor, attention=False) == {}
+    assert measure_changes(tensor, tensor, attention=False, quick=True).keys() == set(FRACTIONS)
+    assert measure_changes(tensor, tensor[:3], attention=False) == measure_changes(None, tensor, attention=False) == {}
 
 
 def test_number_types_may_differ():
     initial = RANDOM[:20, :30]
     trained = initial * 1.5
-    wide, narrow = (changes(w_0, trained, attention=False) for w_0 in (initial.double(), initial))
+    wide, narrow = (measure_changes(w_0, trained, attention=False) for w_0 in (initial.double(), initial))
     assert wide == pytest.approx(narrow, rel=1e-6)
-    rounded = changes(initial, initial.bfloat16(), attention=False)
+    rounded = measure_changes(initial, initial.bfloat16(), attention=False)
     assert rounded["changed_fraction_005"] == 0
     assert rounded["unchanged_fraction"] < 0.1
 
@@ -125,9 +125,9 @@ def test_tensors_of_every_shape_and_type(tensor):
     measured = measure(tensor, matrix=True)
     assert measured["norm"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
     if tensor.dim() > 1:
-        assert dead(tensor) == dead_in_double(tensor)
+        assert count_dead(tensor) == dead_in_double(tensor)
     if tensor.dim() > 1 and tensor.numel():
         sigma = torch.linalg.matrix_norm(tensor.double().flatten(1), 2).item()
         assert measured["spectral_norm"] == pytest.approx(sigma, rel=1e-6)
     if tensor.numel():
-        assert changes(tensor, tensor, attention=False)["unchanged_fraction"] == 1
+        assert measure_changes(tensor, tensor, attention=False)["unchanged_fraction"] == 1

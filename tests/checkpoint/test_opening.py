@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gatdiag.checkpoint import open_checkpoint
+from gatdiag.checkpoint import open_checkpoint, write_checkpoint
 from gatdiag.checkpoint.state_dict import is_plain
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import FORMATS, GAT, kinds_of_tensors, lightning, save, trained
@@ -83,7 +83,7 @@ def test_lightning(tmp_path):
     assert torch.equal(
         checkpoint.optimizer.moments["norm.bias"]["exp_avg"], optimizer.state[model.norm.bias]["exp_avg"]
     )
-    assert checkpoint.notes == ("Prefixes taken off the names: model.",)
+    assert checkpoint.notes == ("Prefixes removed from the names: model.",)
 
 
 def test_the_optimizer_of_a_distributed_checkpoint(tmp_path):
@@ -102,9 +102,9 @@ def test_trained_weights_come_before_their_average(tmp_path):
     assert reopened(tmp_path, nested).within == ("train", "model")
     checkpoint = reopened(tmp_path, {"ema_state_dict": {"a": torch.zeros(1)}, "model": {"a": torch.ones(1)}})
     assert checkpoint.tensors["a"] == 1
-    assert checkpoint.notes == ("Read the weights under 'model'; not those under 'ema_state_dict'",)
+    assert checkpoint.notes == ("Read the weights under 'model', not those under 'ema_state_dict'",)
     assert reopened(tmp_path, {"ema_state_dict": {"a": torch.zeros(1)}, "epoch": 3}).notes == (
-        "Only the average of the weights over training is in the file, under 'ema_state_dict'",
+        "The file has only averaged weights, under 'ema_state_dict'",
     )
 
 
@@ -125,14 +125,14 @@ def test_entries_that_are_no_tensors_are_told_of(tmp_path):
     data = {"a": torch.ones(1), "conv._extra_state": {"x": 1}, "m": torch.ones(3, device="meta")}
     checkpoint = reopened(tmp_path, data)
     assert list(checkpoint.tensors) == ["a"]
-    assert "without data: 'm'" in checkpoint.notes[0]
+    assert "without data): 'm'" in checkpoint.notes[0]
     assert "'conv._extra_state'" in checkpoint.notes[1]
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({}, "got nothing at all"),
+        ({}, "got no keys"),
         ({"epoch": 3}, "got 'epoch'"),
         ([torch.ones(1)], "type list"),
         (torch.ones(1), "a single tensor"),
@@ -150,7 +150,7 @@ def test_what_is_no_model_is_refused(tmp_path, data, reason, new):
 
 
 def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
-    with pytest.raises(InputError, match=r"asks for 'tests\.checkpoint\.saved\.GAT'.* and .* more"):
+    with pytest.raises(InputError, match=r"imports 'tests\.checkpoint\.saved\.GAT'.* and .* more"):
         reopened(tmp_path, GAT())
 
 
@@ -160,7 +160,7 @@ def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
         (None, "no such file"),
         (b"", "empty"),
         (b"PK\3\4", "zip"),
-        (b"hello", "no checkpoint"),
+        (b"hello", "not a checkpoint"),
         (b"\x80\x02K\1.", "pickle"),
     ],
 )
@@ -175,7 +175,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content, reason):
 
 @pytest.mark.parametrize(
     ("pipe", "opened", "reason"),
-    [("a.pt", "a.pt", "no regular file"), ("model.safetensors.index.json", "", "without the .metadata or the index")],
+    [("a.pt", "a.pt", "not a regular file"), ("model.safetensors.index.json", "", "no \\.metadata file and no")],
 )
 def test_a_pipe_is_not_waited_for(tmp_path, pipe, opened, reason):
     os.mkfifo(tmp_path / pipe)
@@ -197,7 +197,7 @@ def test_all_kinds_of_tensors(tmp_path, new):
         assert read[name].stride() == tensor.stride()
         assert str(read[name]) == str(tensor.detach())
     (note,) = checkpoint.notes
-    assert f"{len(tensors) - len(plain)} tensors are left out" in note
+    assert f"Left out {len(tensors) - len(plain)} tensors" in note
 
 
 def test_indices_of_a_sparse_tensor_are_checked(tmp_path):
@@ -249,9 +249,9 @@ def safetensors_of(kind, shape, size):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (safetensors_of("F32", [2**28, 0], 0), r"'a' is empty, and claims the shape \[268435456, 0\]"),
-        (safetensors_of("F32", [2**60, 0], 0), "'a' is empty, and claims the shape"),
-        (safetensors_of("F4", [2, 4], 4), "no state dict in it.* of which 'a' cannot be used, being sparse"),
+        (safetensors_of("F32", [2**28, 0], 0), r"'a' is empty but has shape \[268435456, 0\]"),
+        (safetensors_of("F32", [2**60, 0], 0), "'a' is empty but has shape"),
+        (safetensors_of("F4", [2, 4], 4), r"no state dict in it.* where 'a' cannot be read \(sparse"),
     ],
 )
 def test_what_could_not_be_worked_with_is_refused(content, message, tmp_path):
@@ -272,3 +272,14 @@ def test_archives_of_others_are_called_by_their_names(tmp_path):
     for name, called in (("arrays.npz", "NumPy"), ("script.pt", "TorchScript")):
         with pytest.raises(InputError, match=called):
             open_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_path_that_is_not_utf8_is_no_obstacle(tmp_path, kind):
+    tensors = {"a.bias": torch.zeros(2), "a.weight": torch.ones(2, 3)}
+    path = save(kind, tensors, tmp_path / kind)
+    path = path.rename(path.with_name(os.fsdecode(b"gat\xff") + path.suffix))
+    assert_same(open_checkpoint(path).tensors, tensors)
+    if path.is_file():
+        out = write_checkpoint(open_checkpoint(path), {"a.bias": torch.ones(2)}, path.with_name(os.fsdecode(b"\xfe")))
+        assert open_checkpoint(out).tensors["a.bias"].tolist() == [1, 1]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import GIN, GATv2Conv
 
-from gatdiag.checkpoint.optimizer import optimizer_state, optimizers
+from gatdiag.checkpoint.optimizer import find_optimizers, read_optimizer_state
 from tests.checkpoint.saved import trained
 
 
@@ -23,7 +23,7 @@ def stepped(model, parameters, kind=torch.optim.Adam):
 
 
 def check(data, model, optimizer):
-    state, notes = optimizer_state(data, model.state_dict())
+    state, notes = read_optimizer_state(data, model.state_dict())
     expected = moments(optimizer, model)
     assert state.moments.keys() == expected.keys()
     for name, entries in expected.items():
@@ -79,16 +79,16 @@ def test_two_groups_and_a_frozen_layer():
 def test_groups_of_the_same_shapes_are_not_told_apart_by_order(order):
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
     groups = [{"params": [p for number in of for p in model[number].parameters()]} for of in order]
-    state, notes = optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
+    state, notes = read_optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
     assert not state.matched
     assert state.moments == {}
-    assert "do not tell" in notes[0]
+    assert "cannot be matched" in notes[0]
 
 
 def test_a_group_that_fits_in_the_place_of_another_is_not_guessed():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
     groups = [{"params": model[1].parameters()}, {"params": [*model[0].parameters(), *model[2].parameters()]}]
-    state, _ = optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
+    state, _ = read_optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
     assert not state.matched
 
 
@@ -101,7 +101,7 @@ def test_groups_that_only_fit_in_one_way_are_told_apart():
 def test_groups_without_moments_cannot_be_mistaken():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     optimizer = torch.optim.SGD([{"params": layer.parameters()} for layer in model], lr=0.1)
-    state, notes = optimizer_state({"optimizer": optimizer.state_dict()}, model.state_dict())
+    state, notes = read_optimizer_state({"optimizer": optimizer.state_dict()}, model.state_dict())
     assert state.matched
     assert notes == ()
 
@@ -110,7 +110,7 @@ def test_other_optimizers_count_if_they_hold_moments():
     model, optimizer = trained()
     fresh = torch.optim.Adam(model.parameters())
     several = [optimizer.state_dict(), fresh.state_dict(), optimizer.state_dict()]
-    state, _ = optimizer_state({"optimizer_states": several}, model.state_dict())
+    state, _ = read_optimizer_state({"optimizer_states": several}, model.state_dict())
     assert state.others == 1
 
 
@@ -125,10 +125,12 @@ def test_eps_of_a_gin_may_be_a_buffer():
 def test_with_unknown_buffers_nothing_is_guessed(size):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[0].register_buffer("scale", torch.ones(size))
-    state, notes = optimizer_state({"optimizer": stepped(model, model.parameters()).state_dict()}, model.state_dict())
+    state, notes = read_optimizer_state(
+        {"optimizer": stepped(model, model.parameters()).state_dict()}, model.state_dict()
+    )
     assert state.moments == {}
     assert state.groups[0]["lr"] == 0.001
-    assert "do not tell" in notes[0]
+    assert "cannot be matched" in notes[0]
 
 
 def test_tied_weights_count_once():
@@ -142,7 +144,7 @@ def test_shared_weights_that_are_saved_as_copies_count_once():
     model = nn.ModuleList([GATv2Conv(3, 4, share_weights=True), GATv2Conv(4, 2, share_weights=True)])
     optimizer = stepped(model, model.parameters())
     copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state, notes = optimizer_state({"optimizer": optimizer.state_dict()}, copies)
+    state, notes = read_optimizer_state({"optimizer": optimizer.state_dict()}, copies)
     assert notes == ()
     assert state.moments.keys() == moments(optimizer, model).keys()
     for name, entries in moments(optimizer, model).items():
@@ -160,13 +162,13 @@ def test_shared_weights_that_are_saved_as_copies_count_once():
     ],
 )
 def test_strange_states_have_no_moments(strange):
-    state, _ = optimizer_state(strange, {"a": torch.ones(3)})
+    state, _ = read_optimizer_state(strange, {"a": torch.ones(3)})
     assert not any(state.moments.values())
 
 
 def test_no_optimizer():
     for data in ({}, [], {"optimizer": None}, {"optimizer": "adam"}, {"optim": [1, 2]}):
-        assert optimizer_state(data, {}) == (None, ())
+        assert read_optimizer_state(data, {}) == (None, ())
 
 
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Adafactor])
@@ -182,7 +184,7 @@ def test_state_of_other_shapes_is_not_matched():
     model, _ = trained()
     other = nn.Linear(9, 2, bias=False)
     other = stepped(other, other.parameters())
-    state, _ = optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
+    state, _ = read_optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
     assert not state.matched
     assert not state.moments
 
@@ -198,7 +200,7 @@ def test_state_of_other_shapes_is_not_matched():
 def test_an_optimizer_is_found_under_any_key(place):
     model = nn.Linear(2, 2)
     state = stepped(model, model.parameters()).state_dict()
-    assert [id(found) for found in optimizers({"model": model.state_dict(), **place(state)})] == [id(state)]
+    assert [id(found) for found in find_optimizers({"model": model.state_dict(), **place(state)})] == [id(state)]
     data = {"optimizer": state, "again": state}
     data["itself"] = data
-    assert [id(found) for found in optimizers(data)] == [id(state)]
+    assert [id(found) for found in find_optimizers(data)] == [id(state)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gatdiag.checkpoint import open_checkpoint
-from gatdiag.checkpoint.safetensors_file import positions
+from gatdiag.checkpoint.safetensors_file import read_offsets
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 
@@ -56,14 +56,14 @@ def test_lengths_that_lie(tmp_path, length):
 
 
 def test_no_tensors(tmp_path):
-    with pytest.raises(InputError, match="nothing at all"):
+    with pytest.raises(InputError, match="got no keys"):
         open_checkpoint(file(tmp_path / "a", {}, b""))
 
 
 def test_positions(tmp_path):
     path = save("safetensors", {"a": torch.arange(3.0), "b": torch.arange(4)}, tmp_path)
     data = path.read_bytes()
-    for name, begin in positions(path).items():
+    for name, begin in read_offsets(path).items():
         stored = open_checkpoint(path).tensors[name].numpy().tobytes()
         assert data[begin : begin + len(stored)] == stored
 
@@ -79,7 +79,7 @@ def test_positions(tmp_path):
         ({"a": 3}, "from names to files"),
         ([1], "from names to files"),
         ({"a": "gone"}, "'gone' is missing"),
-        ({"a": "model-00001-of-00002.safetensors", "z": "model-00001-of-00002.safetensors"}, "'z' first"),
+        ({"a": "model-00001-of-00002.safetensors", "z": "model-00001-of-00002.safetensors"}, "such as 'z'"),
     ],
 )
 def test_indices_that_lie(tmp_path, names, reason):

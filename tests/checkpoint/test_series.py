@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatdiag.checkpoint import OptimizerState, series
-from gatdiag.checkpoint.opening import epoch_in_name, epoch_of, step_in_name, step_of
+from gatdiag.checkpoint import OptimizerState, list_checkpoints
+from gatdiag.checkpoint.opening import parse_epoch, parse_step, read_epoch, read_step
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 
@@ -23,17 +23,17 @@ def names(paths):
 
 def test_numbers_in_names(tmp_path):
     write(tmp_path, ["gat_10.pt", "gat_9.pt", "gat_100.pt"])
-    assert names(series(tmp_path)) == ["gat_9.pt", "gat_10.pt", "gat_100.pt"]
+    assert names(list_checkpoints(tmp_path)) == ["gat_9.pt", "gat_10.pt", "gat_100.pt"]
 
 
 def test_epochs_in_names(tmp_path):
     write(tmp_path, ["epoch=10.ckpt", "epoch=9.ckpt"])
-    assert names(series(str(tmp_path / "*.ckpt"))) == ["epoch=9.ckpt", "epoch=10.ckpt"]
+    assert names(list_checkpoints(str(tmp_path / "*.ckpt"))) == ["epoch=9.ckpt", "epoch=10.ckpt"]
 
 
 def test_steps_in_the_files_where_names_tell_none(tmp_path):
     write(tmp_path, ["a.pt", "b.pt", "last.pt", "step_15.pt"], [20, 10, None, None])
-    assert names(series([tmp_path])) == ["b.pt", "step_15.pt", "a.pt", "last.pt"]
+    assert names(list_checkpoints([tmp_path])) == ["b.pt", "step_15.pt", "a.pt", "last.pt"]
 
 
 def test_each_once_and_only_checkpoints(tmp_path):
@@ -42,7 +42,7 @@ def test_each_once_and_only_checkpoints(tmp_path):
     (tmp_path / "logs").mkdir()
     write(tmp_path, [".hidden_3.pt"])
     (tmp_path / "last.pt").symlink_to(tmp_path / "a_2.pt")
-    found = series([tmp_path, tmp_path / "a_1.pt", tmp_path / "*_1.pt"])
+    found = list_checkpoints([tmp_path, tmp_path / "a_1.pt", tmp_path / "*_1.pt"])
     assert [path.resolve().name for path in found] == ["a_1.pt", "a_2.pt"]
 
 
@@ -50,42 +50,45 @@ def test_each_once_and_only_checkpoints(tmp_path):
 def test_folders_that_are_checkpoints(tmp_path):
     for step in (10, 9):
         save("distributed", {"a": torch.ones(1)}, tmp_path / "all").rename(tmp_path / "all" / f"step_{step}")
-    assert names(series(tmp_path / "all")) == ["step_9", "step_10"]
-    assert names(series(tmp_path / "all" / "step_10")) == ["step_10"]
-    assert len(series(save("safetensors (sharded)", {"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "s"))) == 1
+    assert names(list_checkpoints(tmp_path / "all")) == ["step_9", "step_10"]
+    assert names(list_checkpoints(tmp_path / "all" / "step_10")) == ["step_10"]
+    assert (
+        len(list_checkpoints(save("safetensors (sharded)", {"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "s")))
+        == 1
+    )
 
 
 def test_a_named_file_is_not_skipped(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"hello")
-    assert series(tmp_path / "a.pt") == [tmp_path / "a.pt"]
-    assert series(tmp_path / "missing.pt") == [tmp_path / "missing.pt"]
+    assert list_checkpoints(tmp_path / "a.pt") == [tmp_path / "a.pt"]
+    assert list_checkpoints(tmp_path / "missing.pt") == [tmp_path / "missing.pt"]
 
 
 def test_brackets_in_a_name_are_no_pattern(tmp_path):
     write(tmp_path, ["a[1].pt"])
-    assert names(series(tmp_path / "a[1].pt")) == ["a[1].pt"]
+    assert names(list_checkpoints(tmp_path / "a[1].pt")) == ["a[1].pt"]
 
 
 @pytest.mark.parametrize("what", ["empty", "*.pt"])
 def test_nothing_there(tmp_path, what):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="Expected checkpoints"):
-        series(tmp_path / what)
+        list_checkpoints(tmp_path / what)
     with pytest.raises(InputError, match="got no paths"):
-        series([])
+        list_checkpoints([])
 
 
 @pytest.mark.parametrize("kept", [300, -10])
 def test_what_is_damaged_is_not_skipped(tmp_path, kept):
     write(tmp_path, ["a.pt", "b.pt"])
     (tmp_path / "b.pt").write_bytes((tmp_path / "b.pt").read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"b\.pt.*cut off"):
-        series(tmp_path)
+    with pytest.raises(InputError, match=r"b\.pt.*truncated"):
+        list_checkpoints(tmp_path)
 
 
 def test_the_first_by_name(tmp_path):
     write(tmp_path, ["gat.pt", "gat_fresh.pt", "final.pt", "refreshed.pt"], [20, None, None, None])
-    assert names(series(tmp_path)) == ["gat_fresh.pt", "gat.pt", "final.pt", "refreshed.pt"]
+    assert names(list_checkpoints(tmp_path)) == ["gat_fresh.pt", "gat.pt", "final.pt", "refreshed.pt"]
 
 
 def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
@@ -94,11 +97,11 @@ def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
     torch.save(torch.optim.SGD([parameter]).state_dict(), tmp_path / "optimizer.pt")
     torch.save({"arguments": torch.nn.ReLU}, tmp_path / "arguments.bin")
     with pytest.warns(UserWarning, match=r"Skipped.*(optimizer\.pt|arguments\.bin)") as told:
-        assert names(series(tmp_path)) == ["model.pt"]
+        assert names(list_checkpoints(tmp_path)) == ["model.pt"]
     assert len(told) == 2
     (tmp_path / "model.pt").unlink()
     with pytest.raises(InputError, match=r"arguments\.bin"):
-        series(tmp_path)
+        list_checkpoints(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
     ],
 )
 def test_names(name, step, epoch):
-    assert (step_in_name(Path(name)), epoch_in_name(Path(name))) == (step, epoch)
+    assert (parse_step(Path(name)), parse_epoch(Path(name))) == (step, epoch)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +148,10 @@ def test_names(name, step, epoch):
 )
 def test_what_the_file_says_comes_first(data, step, epoch):
     path = Path("epoch=99-step=3.pt")
-    assert (step_of(data, None, path), epoch_of(data, path)) == (step, epoch)
+    assert (read_step(data, None, path), read_epoch(data, path)) == (step, epoch)
 
 
 def test_the_optimizers_step_comes_before_the_name():
     optimizer = OptimizerState({"a": {"step": torch.tensor(5.0)}, "b": {"step": torch.tensor(6.0)}, "c": {}}, [])
-    assert step_of({}, optimizer, Path("step=3.pt")) == 6
-    assert step_of({"step": 8}, optimizer, Path("step=3.pt")) == 8
+    assert read_step({}, optimizer, Path("step=3.pt")) == 6
+    assert read_step({"step": 8}, optimizer, Path("step=3.pt")) == 8

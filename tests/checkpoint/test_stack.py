@@ -10,7 +10,7 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag import find_laws
-from gatdiag.checkpoint.stack import ASSUMED, _law, find_stack, plain_stack
+from gatdiag.checkpoint.stack import ASSUMPTIONS, _law, find_stack, read_plain_stack
 from gatdiag.experiments import models
 from gatdiag.laws import Laws
 from gatdiag.structure.from_names import find_layers
@@ -158,7 +158,7 @@ def test_no_false_law_unless_an_assumption_is_broken(name):
     ],
 )
 def test_each_assumption_is_needed(name):
-    assert len(ASSUMED) == len(BROKEN)
+    assert len(ASSUMPTIONS) == len(BROKEN)
     assert false_laws(name) > 0
 
 
@@ -199,32 +199,38 @@ def tied():
     [
         (
             named(fc_a=nn.Linear(5, 4), fc_b=nn.Linear(4, 4), fc_c=nn.Linear(4, 2)),
-            "fc_c takes 4 inputs: it may read outputs of fc_a",
+            "fc_c takes 4 inputs: it may read the outputs of fc_a",
         ),
         (named(a=nn.Linear(5, 4), mu=nn.Linear(4, 2), logstd=nn.Linear(4, 2)), "logstd takes 4 inputs, but mu before"),
         (named(a=nn.Linear(5, 4), b=nn.Linear(3, 4), c=nn.Linear(4, 2)), "b takes 3 inputs, but a before it has 4"),
         (named(convs=stack(5, 4, 4), lin=nn.Linear(8, 2)), "lin takes 8 inputs"),
         (
             named(a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(3, 2)),
-            "c takes 3 inputs: it may read outputs of a",
+            "c takes 3 inputs: it may read the outputs of a",
         ),
         (named(decoder=nn.Linear(4, 2), convs=stack(8, 6, 4)), "convs.0 takes 8 inputs"),
         (named(enc=nn.Linear(5, 4), heads=stack(4, 3, 2, make=nn.Linear)), "heads.1 takes 3 inputs: it may read"),
         (named(enc=nn.Linear(5, 4), dec1=nn.Linear(4, 3), dec2=nn.Linear(3, 2)), "dec2 takes 3 inputs: it may read"),
         (named(a=nn.Linear(5, 8), b=nn.Linear(2, 5)), "b takes 2 inputs"),
-        (named(a=nn.Linear(5, 4), b=nn.Linear(4, 5), c=nn.Linear(5, 2)), "c takes 5 inputs: it may read what a reads"),
-        (named(dec=nn.Linear(8, 5), enc=nn.Linear(5, 8)), "dec may read what enc puts out"),
-        (named(convs=stack(5, 8, 8), lin=nn.Linear(8, 8)), "lin has the widths of a way around"),
-        (named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])), "norms.0.weight is of a normalization"),
-        (named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "bn.running_mean is of a normalization"),
-        (named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "skip leads around"),
+        (
+            named(a=nn.Linear(5, 4), b=nn.Linear(4, 5), c=nn.Linear(5, 2)),
+            "c takes 5 inputs: it may read the inputs of a",
+        ),
+        (named(dec=nn.Linear(8, 5), enc=nn.Linear(5, 8)), "dec may read the outputs of enc"),
+        (named(convs=stack(5, 8, 8), lin=nn.Linear(8, 8)), "the widths of lin are those of a skip connection"),
+        (
+            named(convs=stack(5, 4, 3), norms=nn.ModuleList([nn.LayerNorm(4)])),
+            "norms.0.weight belongs to a normalization",
+        ),
+        (named(convs=stack(5, 4, 3), bn=nn.BatchNorm1d(4, affine=False)), "bn.running_mean belongs to a normalization"),
+        (named(convs=stack(5, 4, 3), skip=nn.Linear(5, 4)), "the name of skip suggests a skip connection"),
         (named(convs=stack(5, 4, 3), rnn=nn.LSTM(4, 4)), "how rnn (Module) uses its weights is not known"),
         (named(emb=nn.Embedding(9, 4), convs=stack(5, 4, 3)), "emb (Embedding)"),
         (named(convs=stack(5, 4, 3, make=gnn.TransformerConv)), "(TransformerConv)"),
         (named(conv=gnn.SAGEConv(4, 4, project=True), lin=nn.Linear(4, 2)), "(SAGEConv)"),
         (named(convs=nn.ModuleList([gnn.GATConv(4, 3, edge_dim=3), gnn.GATConv(3, 2)])), "(GATConv)"),
-        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), "is no weight itself"),
-        (tied(), "convs.1.lin.weight too"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), "is not a weight itself"),
+        (tied(), "shared with convs.1.lin.weight"),
     ],
 )
 def test_what_is_no_plain_stack_has_no_law_and_a_reason(model, reason):
@@ -361,7 +367,7 @@ def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
 )
 def test_what_is_recorded_of_the_laws_is_all_of_them(model):
     laws = shown(model.state_dict())[0]
-    pairs = pairwise(plain_stack(model.state_dict(), find_layers(model.state_dict())))
+    pairs = pairwise(read_plain_stack(model.state_dict(), find_layers(model.state_dict())))
     one_by_one = [_law(*pair, neuron) for pair in pairs for neuron in range(pair[1].in_features)]
     assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws] == [
         (law.name, law.kind, law.layer, law.neuron, law.terms) for law in one_by_one

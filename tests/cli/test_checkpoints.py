@@ -131,7 +131,7 @@ class TestInspect:
             (["README.md"], "README.md"),
             (["FILE", "--data", "sbm"], "--model"),
             (["FILE", "--model", "json:dumps"], "json:dumps"),
-            (["FILE", "--model", "gatdiag.experiments.models:gcn"], "knows no tensor"),
+            (["FILE", "--model", "gatdiag.experiments.models:gcn"], "no tensor of the same name"),
             (["FILE", "--fail-on", "sometimes"], "sometimes"),
             (["FILE", "--reference", "nowhere.pt"], "nowhere.pt"),
             (["FILE", "--out", "README.md"], "expected a folder, got the file"),

@@ -11,10 +11,10 @@ from gatdiag.errors import ModelError
 from gatdiag.laws import Term
 from gatdiag.remedies.balance import (
     balance_,
-    neurons_of_stack,
-    preserving_factor,
-    squared_norm_of_stack,
-    squared_sides,
+    find_stack_neurons,
+    side_squared_norms,
+    signal_preserving_factor,
+    stack_squared_norm,
 )
 from gatdiag.structure import discover
 from tests.remedies.stacks import EDGES, STACKS, X, neurons, weights
@@ -90,7 +90,7 @@ def test_exponents_and_several_rows_count():
 
 def test_the_scale_of_a_normalization_is_followed_not_changed():
     tensors = {"scale": torch.full((2,), 3.0), "next": torch.ones(2, 2)}
-    balance_(tensors, [(row("scale", (2,), i), column("next", (2, 2), i)) for i in range(2)], held=["scale"])
+    balance_(tensors, [(row("scale", (2,), i), column("next", (2, 2), i)) for i in range(2)], fixed=["scale"])
     assert torch.equal(tensors["scale"], torch.full((2,), 3.0))
     assert tensors["next"].square().sum(0).tolist() == pytest.approx([9.0, 9.0])
 
@@ -99,7 +99,7 @@ def test_a_column_of_zeros_cannot_balance_and_makes_no_nan():
     tensors = weights(3, 4, 2)
     tensors["1"][:, 2] = 0
     assert balance_(tensors, neurons(3, 4, 2)) == neurons(3, 4, 2)[2]
-    assert squared_sides(tensors, neurons(3, 4, 2)[2]) == pytest.approx((2, 0))
+    assert side_squared_norms(tensors, neurons(3, 4, 2)[2]) == pytest.approx((2, 0))
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
@@ -121,7 +121,7 @@ def test_weights_in_two_places_cannot_balance():
 def factor(model, *inputs):
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     scaled = frozenset(name for name, weight in weights.items() if weight.dim() == 2)
-    return preserving_factor(model, weights, scaled, inputs or (X,), {})
+    return signal_preserving_factor(model, weights, scaled, inputs or (X,), {})
 
 
 @pytest.mark.parametrize("gains", [(1.0, 1.0), (4.0, 0.25, 1.0), (3.0, 0.5, 0.1), (1e-3,) * 5])
@@ -205,7 +205,7 @@ def matrices(terms):
 def test_neurons_of_a_stack_are_those_of_its_laws(name):
     model = STACKS[name]()
     laws = gatdiag.find_laws(model, X, EDGES)
-    found = neurons_of_stack(model, discover(model))
+    found = find_stack_neurons(model, discover(model))
     assert len(found) == len(laws)
     expected = [matrices(law.terms) for law in laws]
     assert all(matrices(terms) in expected for terms in found)
@@ -213,18 +213,18 @@ def test_neurons_of_a_stack_are_those_of_its_laws(name):
 
 def test_layers_without_parameters_are_looked_through():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
-    assert len(neurons_of_stack(model, discover(model))) == 3
+    assert len(find_stack_neurons(model, discover(model))) == 3
 
 
 def test_a_single_layer_has_no_neurons():
     model = nn.Linear(4, 3)
-    assert neurons_of_stack(model, discover(model)) == ()
+    assert find_stack_neurons(model, discover(model)) == ()
 
 
 def test_a_normalization_is_refused():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     with pytest.raises(ModelError, match=r"but 1 is a BatchNorm1d with 1.weight, 1.bias\. Give the inputs"):
-        neurons_of_stack(model, discover(model))
+        find_stack_neurons(model, discover(model))
 
 
 @pytest.mark.parametrize(
@@ -239,4 +239,4 @@ def test_a_normalization_is_refused():
 )
 def test_the_product_of_all_gains_is_one(name, expected):
     model = STACKS[name]()
-    assert squared_norm_of_stack(model, discover(model)) == pytest.approx(expected, rel=1e-12)
+    assert stack_squared_norm(model, discover(model)) == pytest.approx(expected, rel=1e-12)

@@ -339,23 +339,38 @@ def tied():
         ),
         (lambda: Stack([SAGEConv(5, 4), SAGEConv(4, 3)]), "balanced_xavier", (), r"convs.0 is a SAGEConv.*inputs"),
         (lambda: Stack([GATConv(5, 4, edge_dim=2), GATConv(4, 3)]), "balanced_xavier", (), r"without edge features"),
-        (lambda: Stack([GATConv((5, 5), 4), GATConv(4, 3)]), "balanced_xavier", (), r"targets of their own.*lin_dst"),
-        (Normed, "balanced_orthogonal", (X, EDGES), r"use the scheme xavier or kaiming here, balanced or not"),
-        (Beside, "balanced_orthogonal", (X, EDGES), r"feed each other whole, got out.weight around one neuron"),
+        (
+            lambda: Stack([GATConv((5, 5), 4), GATConv(4, 3)]),
+            "balanced_xavier",
+            (),
+            r"separate target weights.*lin_dst",
+        ),
+        (Normed, "balanced_orthogonal", (X, EDGES), r"Use xavier or kaiming instead, balanced or not"),
+        (
+            Beside,
+            "balanced_orthogonal",
+            (X, EDGES),
+            r"read all outputs of one another.*got out.weight around one neuron",
+        ),
         (
             lambda: Stack([RGCN(5, 4), RGCN(4, 3)]),
             "orthogonal",
             (X, EDGES),
             r"got convs.0.conv.weight of shape \[1, 5, 4",
         ),
-        (saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*Leave the inputs out"),
+        (saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*omit the inputs"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
-        (lambda: weight_norm(nn.Linear(5, 3)), "xavier", (), r"parametrizations.weight.original0.*Initialize first"),
+        (
+            lambda: weight_norm(nn.Linear(5, 3)),
+            "xavier",
+            (),
+            r"parametrizations.weight.original0 is reparametrized.*Initialize the model",
+        ),
         (
             lambda: Stack([SuperGATConv(5, 4), SuperGATConv(4, 3)]),
             "balanced_xavier",
             (X, EDGES),
-            r"xavier or kaiming as",
+            r"xavier or kaiming without balancing",
         ),
     ],
 )
@@ -387,7 +402,7 @@ def test_an_activation_without_laws_is_no_matter_in_a_stack():
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"xavier, xavier_uniform, kaiming.*or balanced_ and one of them, got 'he'"):
+    with pytest.raises(InputError, match=r"xavier, xavier_uniform, kaiming.*optionally balanced_, got 'he'"):
         initialize_(gat(5, 3), "he")
 
 
@@ -402,7 +417,7 @@ def test_schemes_may_be_spelled_with_hyphens(scheme):
 
 @pytest.mark.parametrize("model", ["x", None, [torch.ones(2, 2)]])
 def test_what_is_no_module_is_refused(model):
-    with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__} first"):
+    with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__}"):
         initialize_(model, "xavier")
 
 
@@ -577,7 +592,7 @@ def test_what_cannot_balance_is_said():
     left = [law for law, c in zip(laws, laws.normalized_c().abs(), strict=True) if c > 1e-6]
     assert 0 < len(left) < len(laws)
     assert {law.kind for law in left} == {"scale"}  # weights whose scale batch normalization takes out
-    assert all("what leads out of it is zero" in reasons[law.name] for law in left)
+    assert all("its outgoing weights are zero" in reasons[law.name] for law in left)
 
 
 # --- beta and order ---------------------------------------------------------------------------------------------------
@@ -676,21 +691,24 @@ def test_an_interrupt_at_any_line_changes_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scheme": "balanced_xavier", "balanced": False}, r"agree with 'balanced_xavier', got balanced=False"),
+        (
+            {"scheme": "balanced_xavier", "balanced": False},
+            r"agree with the scheme 'balanced_xavier', got balanced=False",
+        ),
         ({"scheme": "xavier_zero_attention", "attention": "random"}, r"agree with .* attention='random'"),
         ({"attention": "none"}, r"attention to be one of zero, random, got 'none'"),
         ({"scheme": "balanced_xavier", "order": "backward"}, r"order to be one of forward, reverse, got 'backward'"),
-        ({"beta": 2.0}, r"of balanced schemes: give balanced=True"),
-        ({"scheme": "balanced_xavier", "beta": 0.0}, r"a positive number.*got 0.0"),
-        ({"scheme": "balanced_xavier", "beta": "uniform"}, r"a positive number was expected, got 'uniform'"),
-        ({"scheme": "balanced_xavier", "beta": [1.0, 2.0]}, r"a positive number was expected, got \[1.0, 2.0\]"),
-        ({"zero_branches": True}, r"Give the inputs of a forward pass"),
-        ({"scheme": X}, r"the name of a scheme after the model.*got Tensor and NoneType"),
+        ({"beta": 2.0}, r"balanced schemes only: give balanced=True"),
+        ({"scheme": "balanced_xavier", "beta": 0.0}, r"beta to be a positive number, got 0.0"),
+        ({"scheme": "balanced_xavier", "beta": "uniform"}, r"beta to be a positive number, got 'uniform'"),
+        ({"scheme": "balanced_xavier", "beta": [1.0, 2.0]}, r"beta to be a positive number, got \[1.0, 2.0\]"),
+        ({"zero_branches": True}, r"requires the inputs of a forward pass"),
+        ({"scheme": X}, r"the name of a scheme as the second argument.*got Tensor and NoneType"),
         ({"generator": 3}, r"torch.Generator, got str and int"),
         ({"balanced": "no"}, r"balanced to be one of True, False, got 'no'"),
         ({"zero_branches": None}, r"zero_branches to be one of True, False, got None"),
-        ({"scheme": "balanced_xavier", "beta": True}, r"a positive number.*got True"),
-        ({"atention": "zero"}, r"the options balanced, attention, .* or inputs of Stack.forward by name, got atention"),
+        ({"scheme": "balanced_xavier", "beta": True}, r"beta to be a positive number, got True"),
+        ({"atention": "zero"}, r"the options balanced, attention, .* or inputs of Stack.forward, got atention"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):
@@ -710,7 +728,7 @@ def test_a_scripted_model_balances_too():
 @pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
 def test_weights_that_their_dtype_cannot_hold_are_refused_and_nothing_changed(beta, inputs):
     model = gat(5, 3, hidden_channels=4, layers=3)
-    message = r"torch.float32 can hold, but those of convs.0.lin_l.weight would be"
+    message = r"range of torch.float32, but the largest of convs.0.lin_l.weight would be"
     with unchanged(model), pytest.raises(ModelError, match=message):
         initialize_(model, "balanced_xavier", *inputs, beta=beta)
 
@@ -724,8 +742,8 @@ def test_a_model_without_memory_is_refused(scheme):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: gcn(5, 3, layers=4, residual=True), r"convs.1.lin.weight has no gradient there"),
-        (lambda: gat(5, 3, hidden_channels=4, layers=3), r"residual stream whose branches could begin at zero"),
+        (lambda: gcn(5, 3, layers=4, residual=True), r"gradient at zero, but convs.1.lin.weight has none"),
+        (lambda: gat(5, 3, hidden_channels=4, layers=3), r"residual stream with branches"),
     ],
 )
 def test_branches_that_would_stay_at_zero_are_refused_and_nothing_changed(model, message):

@@ -40,7 +40,7 @@ def test_each_way_of_writing_relu_is_leaky(way):
     model = Model(WAYS[way])
     applied = leaky_relu_(model, 0.5)
     assert model(X).tolist() == [[-1.0, 3.0]]
-    assert "leaky ReLU of slope 0.5" in str(applied)
+    assert "leaky ReLU with slope 0.5" in str(applied)
     applied.undo()
     assert model(X).tolist() == [[0.0, 3.0]]
     assert type(model) is Model

@@ -11,9 +11,9 @@ from torch import nn
 import gatdiag
 from gatdiag.experiments.models import gat
 from gatdiag.laws import Laws, Term
-from gatdiag.remedies.least_norm import balancing, least_norm, relative_gradients, solve_banded
+from gatdiag.remedies.least_norm import find_rescaling, least_norm, relative_gradients, solve_banded
 from gatdiag.remedies.orbit import Orbit
-from gatdiag.remedies.verification import verified_balancing
+from gatdiag.remedies.verification import find_verified_rescaling
 from tests.remedies.stacks import EDGES, X, law, neurons, weights
 
 
@@ -81,9 +81,9 @@ def test_neurons_that_cannot_be_balanced_are_left_and_the_others_balance_around_
     tensors["0"][3] = 0
     coordinates, skipped = least_norm(Orbit(laws), tensors)
     assert set(skipped) == {0, 3, 5}
-    assert "leads into it is zero" in skipped[0]
-    assert "both of its sides are zero" in skipped[3]
-    assert "leads out of it is zero" in skipped[5]
+    assert "its incoming weights are zero" in skipped[0]
+    assert "all its weights are zero" in skipped[3]
+    assert "its outgoing weights are zero" in skipped[5]
     assert not coordinates[[0, 3, 5]].any()
     balanced = normalized_c(laws, rescaled(laws, tensors, coordinates))
     assert float(balanced[[1, 2, 4, 6, 7]].abs().max()) < 1e-12
@@ -109,7 +109,7 @@ def test_a_norm_that_falls_on_and_on_is_noticed(v):
     tensors |= {"b": torch.full((1,), 4.0).double(), "v": torch.full((1,), v).double()}
     coordinates, skipped = least_norm(Orbit(laws), tensors)
     assert set(skipped) == {0, 1}
-    assert all("falls on and on" in reason for reason in skipped.values())
+    assert all("decreases without limit" in reason for reason in skipped.values())
     assert float(coordinates[2].exp()) == pytest.approx(2.0)
 
 
@@ -174,7 +174,7 @@ def test_what_diverges_keeps_nothing_else_from_its_balance():
 def test_laws_whose_weights_are_all_held_are_skipped():
     laws, tensors = chain(3, 4, 4, 2), weights(3, 4, 4, 2)
     coordinates, skipped = least_norm(Orbit(laws), tensors, ("0", "1"))
-    assert skipped == dict.fromkeys(range(4), "all of its weights are held")
+    assert skipped == dict.fromkeys(range(4), "all its weights are fixed")
     found = rescaled(laws, tensors, coordinates) | {name: tensors[name] for name in ("0", "1")}
     assert float(normalized_c(laws, found)[4:].abs().max()) < 1e-12
 
@@ -219,7 +219,7 @@ def test_c_of_any_tensors_comes_to_zero_and_the_models_own_stay(stack):
     torch.manual_seed(1)
     checkpoint = {name: torch.randn_like(parameter).float() for name, parameter in model.named_parameters()}
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    rescaling = balancing(laws, checkpoint)
+    rescaling = find_rescaling(laws, checkpoint)
     balanced = {name: tensor.double() for name, tensor in times(checkpoint, rescaling).items()}
     assert laws.normalized_c(balanced).abs().max() < 1e-12
     assert rescaling.balanced == tuple(range(18))
@@ -235,12 +235,12 @@ def test_wherever_on_the_orbit_it_starts_it_ends_at_the_same_weights(stack, seed
         {name: torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in laws.parameters.items()}
         for _ in range(2)
     )
-    somewhere = balancing(laws, {name: w * (spread * w).exp() for name, w in weights.items()})
+    somewhere = find_rescaling(laws, {name: w * (spread * w).exp() for name, w in weights.items()})
     for given_gradients in (None, slopes):
-        here = times(weights, balancing(laws, weights, given_gradients))
+        here = times(weights, find_rescaling(laws, weights, given_gradients))
         moved = times(weights, somewhere)
         there_gradients = None if given_gradients is None else times(slopes, somewhere, -1)
-        there = times(moved, balancing(laws, moved, there_gradients))
+        there = times(moved, find_rescaling(laws, moved, there_gradients))
         for name, tensor in here.items():
             torch.testing.assert_close(there[name], tensor, rtol=1e-9, atol=1e-11)
 
@@ -263,8 +263,8 @@ def test_approximate_laws_are_left_alone_where_the_function_is_to_stay():
     laws = gatdiag.find_laws(norm, x)
     scales = [law.name for law in laws if not law.exact]
     assert len(scales) == 4
-    found = balancing(laws, laws.parameters), verified_balancing(norm, laws, None, (x,), {})[0]
-    for rescaling, reason in zip(found, ("leads out of it is zero", "epsilon"), strict=True):
+    found = find_rescaling(laws, laws.parameters), find_verified_rescaling(norm, laws, None, (x,), {})[0]
+    for rescaling, reason in zip(found, ("its outgoing weights are zero", "epsilon"), strict=True):
         left = {exclusion.what: exclusion.reason for exclusion in rescaling.skipped}
         assert set(left) == set(scales)
         assert all(reason in text for text in left.values())
@@ -273,7 +273,7 @@ def test_approximate_laws_are_left_alone_where_the_function_is_to_stay():
 
 def test_refused_laws_are_skipped_and_the_others_balance(stack):
     _, laws = stack
-    rescaling = balancing(laws, laws.parameters, refused={2: "not this one"})
+    rescaling = find_rescaling(laws, laws.parameters, excluded={2: "not this one"})
     assert rescaling.skipped[0].reason == "not this one"
     assert rescaling.skipped[0].what == laws[2].name
     assert float(rescaling.coordinates[2]) == 0

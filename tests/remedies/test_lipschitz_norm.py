@@ -273,15 +273,15 @@ class OwnScores(GATv2Conv):
 def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     model = nn.ModuleDict({"first": GATConv(4, 4), "own": OwnScores(4, 4)})
     kinds = [type(module) for module in model.values()]
-    with pytest.raises(ModelError, match=r"own \(OwnScores\) has its own edge_update"):
+    with pytest.raises(ModelError, match=r"own \(OwnScores\) overrides edge_update"):
         lipschitz_normalize_(model)
     assert [type(module) for module in model.values()] == kinds
-    with pytest.raises(ModelError, match="second is a GATv2Conv, of which the authors"):
+    with pytest.raises(ModelError, match="second is a GATv2Conv, which the authors"):
         lipschitz_normalize_(nn.ModuleDict({"second": GATv2Conv(4, 4)}), mode="code")
     with pytest.raises(ModelError, match="Expected a model with GATConv"):
         lipschitz_normalize_(GCNConv(4, 4))
     for alpha in (0, "1", None):
-        with pytest.raises(InputError, match=f"positive number was expected, got {alpha!r}"):
+        with pytest.raises(InputError, match=f"alpha to be a positive number, got {alpha!r}"):
             lipschitz_normalize_(GATConv(4, 4), alpha=alpha)
     with pytest.raises(InputError, match="as the first argument, got dict"):
         lipschitz_normalize_({})
@@ -298,14 +298,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed():
     assert type(layer) is GATConv
     attention[0][:, 1] = 1
     lipschitz_normalize_(layer)
-    with pytest.raises(ModelError, match="the model is normalized already"):
+    with pytest.raises(ModelError, match="the model is already normalized"):
         lipschitz_normalize_(layer)
     with pytest.raises(ModelError, match="Expected a layer normalized in mode 'paper'"):
         lipschitz_bound(GATConv(4, 4), EDGES, 6)
     for edges, nodes, message in (
-        (EDGES, int(EDGES.max()), f"got {int(EDGES.max())} for node {int(EDGES.max())}"),
-        (EDGES, -1, "a whole number from 1, got -1"),
-        (EDGES.float(), 6, "the numbers of nodes, got torch.float32"),
+        (EDGES, int(EDGES.max()), f"got {int(EDGES.max())} and node {int(EDGES.max())}"),
+        (EDGES, -1, "a positive integer, got -1"),
+        (EDGES.float(), 6, "an integer dtype, got torch.float32"),
     ):
         with pytest.raises(InputError, match=message):
             lipschitz_bound(layer, edges, nodes)

@@ -5,7 +5,7 @@ import torch
 from torch import optim
 
 from gatdiag.errors import OptimizerError
-from gatdiag.remedies.moments import POWERS, powers_of, rescale_moments_
+from gatdiag.remedies.moments import POWERS, rescale_moments_, state_powers
 
 TINY = 1e-60  # epsilons break the symmetry
 # What the next step of the rescaled weights is, as a power of s times the step there would have been.
@@ -60,7 +60,7 @@ def test_the_next_step_is_what_is_promised(name):
     make, power = STEPS[name]
     weight, optimizer, gradient = warmed_up(make)
     twin, follower = twin_of(weight, optimizer, make)
-    rescale_moments_(follower.state[twin], FACTOR, powers_of(follower))
+    rescale_moments_(follower.state[twin], FACTOR, state_powers(follower))
     taken, expected = step(twin, follower, gradient / FACTOR), step(weight, optimizer, gradient) * FACTOR**power
     torch.testing.assert_close(taken, expected, rtol=1e-10, atol=0)
 
@@ -79,7 +79,7 @@ def test_without_rescaling_the_step_is_another(name):
 def test_moments_are_those_of_gradients_taken_at_the_rescaled_weights(name):
     make, _ = STEPS[name]
     weight, optimizer, _ = warmed_up(make)
-    rescale_moments_(optimizer.state[weight], FACTOR, powers_of(optimizer))
+    rescale_moments_(optimizer.state[weight], FACTOR, state_powers(optimizer))
     twin, follower, _ = warmed_up(make, factor=FACTOR)
     for key, value in follower.state[twin].items():
         if isinstance(value, torch.Tensor) and key != "ax":  # the average of weights, which go other ways
@@ -94,7 +94,7 @@ def test_adadelta_goes_on_along_the_same_functions():
     for state in optimizer.state.values():
         state["acc_delta"].add_(1.0)  # epsilon, which starts Adadelta, no longer counts
     twin, follower = twin_of(weight, optimizer, make)
-    rescale_moments_(follower.state[twin], FACTOR, powers_of(follower))
+    rescale_moments_(follower.state[twin], FACTOR, state_powers(follower))
     taken, expected = step(twin, follower, gradient / FACTOR), step(weight, optimizer, gradient) * FACTOR
     torch.testing.assert_close(taken, expected, rtol=1e-6, atol=0)
 
@@ -120,5 +120,5 @@ class Mine(optim.SGD):
 
 @pytest.mark.parametrize("kind", [optim.LBFGS, optim.Adafactor, Mine])
 def test_other_optimizers_are_refused_with_the_way_out(kind):
-    with pytest.raises(OptimizerError, match=rf"got {kind.__name__}.*make it anew"):
-        powers_of(kind([torch.nn.Parameter(torch.ones(2))]))
+    with pytest.raises(OptimizerError, match=rf"got {kind.__name__}.*create a new one"):
+        state_powers(kind([torch.nn.Parameter(torch.ones(2))]))

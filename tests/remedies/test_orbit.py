@@ -56,7 +56,7 @@ def test_exponents_are_those_of_each_entry(squares):
 def test_c_and_its_derivative_are_sums_over_entries(squares):
     orbit = Orbit(LAWS)
     cells = orbit.squares({name: square.sqrt() for name, square in squares.items()})
-    (into, out), curvature = orbit.sides(cells), orbit.curvature(cells)
+    (into, out), curvature = orbit.side_sums(cells), orbit.curvature(cells)
     for first in range(4):
         values = [(exponent(first, name, index), name, index) for name, index in entries()]
         shares = [e * float(squares[name][index]) for e, name, index in values]

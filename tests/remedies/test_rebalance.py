@@ -234,7 +234,7 @@ def test_moments_follow():
 def test_unknown_optimizers_change_nothing():
     model = roughened(gat(5, 3, hidden_channels=4, layers=3))
     optimizer = torch.optim.LBFGS(model.parameters())
-    with unchanged(model), pytest.raises(OptimizerError, match="make it anew"):
+    with unchanged(model), pytest.raises(OptimizerError, match="create a new one"):
         rebalance_(model, X, EDGES, optimizer=optimizer)
 
 
@@ -260,7 +260,7 @@ def test_dead_neurons_are_skipped():
     done = rebalance_(model, X, EDGES)
     (left,) = done.skipped
     assert "neuron 1" in left.what
-    assert "leads into it is zero" in left.reason
+    assert "its incoming weights are zero" in left.reason
     assert len(done.factors) == 7
     assert done.imbalance_after < 1e-6
 
@@ -311,7 +311,7 @@ def shared_memory():
         (
             lambda m: rebalance_(m, X, EDGES, optimizer=torch.optim.SGD([nn.Parameter(X)])),
             InputError,
-            "none of its parameters",
+            "without any of its parameters",
         ),
         (lambda m: rebalance_(m, X * math.nan, EDGES), ModelError, "not finite"),
         (lambda m: rebalance_(m), ModelError, "forward pass failed"),
@@ -382,10 +382,10 @@ def test_an_interrupt_at_any_line_changes_nothing(monkeypatch):
     model = roughened(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
     optimizer = trained(model, X)
     before = snapshot(model, optimizer)
-    laws = rebalance_module.repeatable_laws(model, (X,), {})
-    balanced = rebalance_module.verified_balancing(model, laws, None, (X,), {})
-    monkeypatch.setattr(rebalance_module, "repeatable_laws", lambda *_: laws)  # both are slow, and change nothing
-    monkeypatch.setattr(rebalance_module, "verified_balancing", lambda *_, **__: balanced)
+    laws = rebalance_module.find_repeatable_laws(model, (X,), {})
+    balanced = rebalance_module.find_verified_rescaling(model, laws, None, (X,), {})
+    monkeypatch.setattr(rebalance_module, "find_repeatable_laws", lambda *_: laws)  # both are slow, and change nothing
+    monkeypatch.setattr(rebalance_module, "find_verified_rescaling", lambda *_, **__: balanced)
     for line, done in interrupts(lambda: rebalance_(model, X, optimizer=optimizer), "rebalance.py"):
         assert done is not None or snapshot(model, optimizer) == before, line
     assert snapshot(model, optimizer) != before

@@ -10,7 +10,7 @@ from torch_geometric.nn import BatchNorm
 import gatdiag
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
-from gatdiag.remedies.verification import output_difference, verified_balancing
+from gatdiag.remedies.verification import find_verified_rescaling, output_difference
 
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 
@@ -36,7 +36,7 @@ def laws_of_plain(model):
 def test_where_nothing_moves_all_is_balanced():
     model = network()
     laws = laws_of_plain(model)
-    rescaling, double, own = verified_balancing(model, laws, None, (X,), {})
+    rescaling, double, own = find_verified_rescaling(model, laws, None, (X,), {})
     assert rescaling.balanced == tuple(range(9))
     assert double.relative < 1e-14
     assert own.relative < 1e-6
@@ -48,10 +48,10 @@ def test_a_layer_that_crosses_a_threshold_is_skipped():
         model[2].weight *= 0.2
         model[2].bias *= 0.2
     laws = laws_of_plain(model)
-    rescaling, double, _ = verified_balancing(model, laws, None, (X,), {})
+    rescaling, double, _ = find_verified_rescaling(model, laws, None, (X,), {})
     assert rescaling.balanced == (0, 1, 2, 3)
     assert [exclusion.what for exclusion in rescaling.skipped] == [laws[n].name for n in range(4, 9)]
-    assert all("outputs move by" in exclusion.reason for exclusion in rescaling.skipped)
+    assert all("changes the outputs by" in exclusion.reason for exclusion in rescaling.skipped)
     assert double.relative < 1e-14
     balanced = {name: p.detach() * rescaling.factors.get(name, 1) for name, p in model.named_parameters()}
     c = laws.normalized_c(balanced).abs()
@@ -63,7 +63,7 @@ def test_a_layer_that_crosses_a_threshold_is_skipped():
 def test_outputs_that_are_not_finite_are_refused(value):
     model = network()
     with pytest.raises(ModelError, match=r"nothing was changed.*finite"):
-        verified_balancing(model, laws_of_plain(model), None, (X * value,), {})
+        find_verified_rescaling(model, laws_of_plain(model), None, (X * value,), {})
 
 
 class Together(nn.Module):
@@ -88,8 +88,8 @@ def test_a_change_no_layer_makes_alone_is_refused():
         for law in laws
     ]
     renamed = Laws(inside, dict(model.named_parameters()))
-    with pytest.raises(ModelError, match="would move"):
-        verified_balancing(model, renamed, None, (X.double(),), {})
+    with pytest.raises(ModelError, match="would change"):
+        find_verified_rescaling(model, renamed, None, (X.double(),), {})
 
 
 class Single(nn.Module):
@@ -108,7 +108,7 @@ class Single(nn.Module):
 def test_a_model_that_does_not_run_in_double_is_checked_in_its_own_precision():
     model = Single()
     laws = gatdiag.find_laws(model, X)
-    rescaling, double, own = verified_balancing(model, laws, None, (X,), {})
+    rescaling, double, own = find_verified_rescaling(model, laws, None, (X,), {})
     assert double is None
     assert 0 < own.relative < 1e-5
     assert len(rescaling.balanced) == 9
@@ -130,10 +130,10 @@ class Faint(nn.Module):
 def test_what_the_models_own_precision_cannot_hold_is_refused():
     x = torch.ones(2, 1)
     model = Faint()
-    assert verified_balancing(model, gatdiag.find_laws(model, x), None, (x,), {})[2].relative < 1e-6
-    with pytest.raises(ModelError, match="the model's own precision and evaluation mode they would move"):
+    assert find_verified_rescaling(model, gatdiag.find_laws(model, x), None, (x,), {})[2].relative < 1e-6
+    with pytest.raises(ModelError, match="the model's own precision and evaluation mode they would change"):
         half = model.half()
-        verified_balancing(half, gatdiag.find_laws(half, x.half()), None, (x.half(),), {})
+        find_verified_rescaling(half, gatdiag.find_laws(half, x.half()), None, (x.half(),), {})
 
 
 # --- how far outputs move ---------------------------------------------------------------------------------------------

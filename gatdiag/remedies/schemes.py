@@ -1,4 +1,4 @@
-"""Fresh weights: schemes and their options, what each draws, and how looks-linear matrices are laid out."""
+"""Initialization schemes, their options, and how each draws a weight."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Term
-from gatdiag.remedies.applied import positive
+from gatdiag.remedies.applied import check_positive
 from gatdiag.remedies.balance import Neuron
 from gatdiag.roles import FEATURE
 from gatdiag.structure import ParameterInfo
@@ -19,12 +19,12 @@ Scheme: TypeAlias = Literal["xavier", "xavier_uniform", "kaiming", "orthogonal",
 SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
 Attention: TypeAlias = Literal["zero", "random"]
 Order: TypeAlias = Literal["forward", "reverse"]
-LAID_OUT: Final = frozenset({"orthogonal", "identity", "looks_linear_identity"})  # by what leads where
+STRUCTURED: Final = frozenset({"orthogonal", "identity", "looks_linear_identity"})  # depend on how neurons connect
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A scheme with its options."""
+class Options:
+    """The arguments of `gatdiag.remedies.initialize_`, checked."""
 
     scheme: Scheme
     balanced: bool
@@ -35,64 +35,60 @@ class Recipe:
 
     @property
     def squared_norm(self) -> float:
-        """Of rows and columns of hidden matrices of equal widths, as they are drawn."""
+        """Squared norm of rows and columns of square hidden matrices as drawn."""
         return 1.0 if self.scheme == "identity" else 2.0
 
 
-def read_recipe(
+def parse_options(
     scheme: str,
     balanced: bool | None,
     attention: Attention | None,
     beta: float | None,
     order: Order,
     zero_branches: bool,
-) -> Recipe:
-    """What is asked of `gatdiag.remedies.initialize_`.
+) -> Options:
+    """Check the arguments of `gatdiag.remedies.initialize_`.
 
     Raises:
-        InputError: There is no such scheme, or an option does not fit.
+        InputError: The scheme is unknown, or an option is invalid.
     """
     name = scheme.replace("-", "_")
     short = name.removeprefix("balanced_")
     base = short.removesuffix("_zero_attention")
-    found = next((known for known in SCHEMES if known == base), None)
-    if found is None:
-        raise InputError(
-            f"Expected one of the schemes {', '.join(SCHEMES)}, or balanced_ and one of them, got {scheme!r}."
-        )
-    for option, value, known in (
+    known = next((known for known in SCHEMES if known == base), None)
+    if known is None:
+        raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, optionally balanced_, got {scheme!r}.")
+    for option, value, allowed in (
         ("balanced", balanced, (None, True, False)),
         ("attention", attention, (None, *get_args(Attention))),
         ("order", order, get_args(Order)),
         ("zero_branches", zero_branches, (True, False)),
     ):
-        if value not in known:
-            names = ", ".join(str(one) for one in known if one is not None)
+        if value not in allowed:
+            names = ", ".join(str(choice) for choice in allowed if choice is not None)
             raise InputError(f"Expected {option} to be one of {names}, got {value!r}.")
     if (short != name and balanced is False) or (base != short and attention == "random"):
-        raise InputError(f"Expected options that agree with {scheme!r}, got {balanced=} and {attention=}.")
+        raise InputError(f"Expected options that agree with the scheme {scheme!r}, got {balanced=} and {attention=}.")
     balanced = short != name or bool(balanced)
     if not balanced and (beta is not None or order != "forward"):
-        raise InputError(f"beta and order are of balanced schemes: give balanced=True with {scheme!r}.")
+        raise InputError(f"beta and order apply to balanced schemes only: give balanced=True with {scheme!r}.")
     if attention is None:
-        attention = "zero" if balanced or base != short or found in LAID_OUT else "random"
-    squared_norm = None if beta is None else positive(beta, "beta is a squared norm")
-    return Recipe(found, balanced, attention, squared_norm, order == "reverse", zero_branches)
+        attention = "zero" if balanced or base != short or known in STRUCTURED else "random"
+    squared_norm = None if beta is None else check_positive("beta", beta)
+    return Options(known, balanced, attention, squared_norm, order == "reverse", zero_branches)
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- drawing ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LooksLinearLayout:
-    """How a matrix is doubled, so that a stack of such matrices with ReLU in between computes a linear map.
+    """How a matrix is mirrored, so that a stack of such matrices with ReLU in between computes a linear map.
 
     Attributes:
-        blocks: Into how many parts, one below the other, the rows fall, each with mirrored halves; 0 where the rows
-            are outputs of the model.
-        columns: Into how many parts, side by side, the columns fall, each with mirrored halves; 0 where they are inputs
-            of the model.
-        transposed: Rows are what the matrix reads, columns what it writes.
+        blocks: Number of blocks of rows, each with mirrored halves; 0 if the rows are outputs of the model.
+        columns: Number of blocks of columns, each with mirrored halves; 0 if the columns are inputs of the model.
+        transposed: Rows are inputs of the matrix, and columns its outputs.
     """
 
     blocks: int = 0
@@ -100,7 +96,7 @@ class LooksLinearLayout:
     transposed: bool = False
 
 
-_NEITHER: Final = LooksLinearLayout()
+_PLAIN: Final = LooksLinearLayout()
 
 
 def draw_(
@@ -110,25 +106,25 @@ def draw_(
     layouts: Mapping[str, LooksLinearLayout],
     generator: Generator | None,
 ) -> None:
-    """Draw a weight matrix, or an attention vector, in place.
+    """Draw a weight matrix or an attention vector, in place.
 
-    As torch counts fans: an attention vector (1, H, C) has H C and C; the paper's text has 1 and C.
+    Fans are those of torch: H C and C for an attention vector (1, H, C), where the paper's text has 1 and C.
 
     Raises:
-        ModelError: The scheme is not defined for such a weight.
+        ModelError: The scheme is not defined for the weight's shape.
     """
-    if info.role == FEATURE and scheme in LAID_OUT:
+    if info.role == FEATURE and scheme in STRUCTURED:
         if weight.dim() != 2:
             raise ModelError(
-                f"Expected matrices, got {info.name} of shape {list(info.shape)}, for which {scheme} is not defined. "
-                "Use the scheme xavier or kaiming here, balanced or not."
+                f"Expected matrices for the scheme {scheme}, got {info.name} of shape {list(info.shape)}. Use xavier "
+                "or kaiming instead, balanced or not."
             )
-        layout = layouts.get(info.name, _NEITHER)
-        laid_out = weight.T if layout.transposed else weight
+        layout = layouts.get(info.name, _PLAIN)
+        matrix = weight.T if layout.transposed else weight
         if scheme == "orthogonal":
-            looks_linear_(laid_out, layout, generator)
+            looks_linear_(matrix, layout, generator)
         else:
-            _identity_(laid_out, layout, generator, is_doubled=scheme == "looks_linear_identity")
+            _identity_(matrix, layout, generator, is_mirrored=scheme == "looks_linear_identity")
     elif info.role == FEATURE and scheme == "kaiming":
         nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
     else:
@@ -137,14 +133,14 @@ def draw_(
 
 
 def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearLayout]:
-    """Matrix -> its layout, read off the neurons: rows lead into some, columns out of others.
+    """The layout of each matrix, from the neurons that its rows lead into and its columns lead out of.
 
-    Heads that are averaged are one block each: mirrored across heads, their mean would be zero. Outputs of several
-    layers that are concatenated are so many parts of the columns of what reads them.
+    Averaged heads are one block of rows each: mirrored across heads, their mean would be zero. If the outputs of
+    several layers are concatenated, the matrix that reads them has as many blocks of columns.
 
     Raises:
-        ModelError: The layers on the two sides of a neuron do not fit together, as where inputs are concatenated with
-            outputs, or no matrix leads into it, as after a normalization: halves would not meet halves.
+        ModelError: Mirrored halves do not meet at a neuron: the layers before and after it do not match, as where
+            inputs are concatenated with outputs, or it has no incoming matrix, as after a normalization.
     """
     blocks: dict[str, int] = {}
     columns: dict[str, int] = {}
@@ -157,7 +153,7 @@ def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearL
         widths = {_width(term) for term in rows}
         parts = {term.parameter: _width(term) / min(widths, default=1) for term in others}
         if len(widths) != 1 or not others or any(columns.get(name, n) != n or n % 1 for name, n in parts.items()):
-            raise _misfit(terms)
+            raise _layout_error(terms)
         blocks |= {term.parameter: _positions(term) for term in rows}
         columns |= {name: int(n) for name, n in parts.items()}
         read.update({term.parameter: _positions(term) for term in others})
@@ -165,16 +161,16 @@ def looks_linear_layouts(neurons: Iterable[Neuron]) -> Mapping[str, LooksLinearL
         transposed |= {term.parameter for term in matrices if _is_transposed(term)}
     for name, shape in shapes.items():
         if read[name] != shape[0 if name in transposed else 1]:
-            raise _misfit([term for terms in neurons for term in terms if term.parameter == name][:1])
+            raise _layout_error([term for terms in neurons for term in terms if term.parameter == name][:1])
     names = {*blocks, *columns}
     return {name: LooksLinearLayout(blocks.get(name, 0), columns.get(name, 0), name in transposed) for name in names}
 
 
-def _misfit(terms: Iterable[Term]) -> ModelError:
+def _layout_error(terms: Iterable[Term]) -> ModelError:
     names = ", ".join(dict.fromkeys(term.parameter for term in terms))
     return ModelError(
-        f"Expected weight matrices that feed each other whole, got {names} around one neuron. Identities and "
-        "looks-linear matrices need this: use the scheme xavier or kaiming here, balanced or not."
+        "Expected weight matrices that read all outputs of one another, as identity and looks-linear matrices require, "
+        f"got {names} around one neuron. Use xavier or kaiming instead, balanced or not."
     )
 
 
@@ -187,12 +183,12 @@ def _axis(term: Term) -> int:
 
 
 def _width(term: Term) -> int:
-    """Into how many neurons the matrix leads, or out of how many."""
+    """Number of neurons that the matrix leads into or out of."""
     return term.shape[_axis(term)] // _positions(term)
 
 
 def _positions(term: Term) -> int:
-    """How many rows or columns the term has; a matrix of one row counts its columns as entries."""
+    """Number of rows or columns in the term; in a matrix with one row, columns are indexed as entries."""
     axis = _axis(term)
     if axis not in term.axes:
         return term.shape[axis]
@@ -200,34 +196,34 @@ def _positions(term: Term) -> int:
 
 
 def looks_linear_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None = None) -> Tensor:
-    """Orthogonal, mirrored: [U; -U], [[U, -U], [-U, U]] or [U, -U], block by block; an odd last row or column left out.
+    """Fill with looks-linear orthogonal blocks, in place: [U; -U], [[U, -U], [-U, U]] or [U, -U].
 
-    Of a hidden matrix of even size each row and column has a squared norm of 2 where U is square. Where there are
-    several blocks, which is where heads are averaged, U is orthogonal up to a factor in their mean, and each block has
-    one of its own.
+    Odd sizes omit the last row or column. In a hidden matrix of even size with a square U, each row and column has a
+    squared norm of 2. With several blocks of rows (averaged heads), each has its own U, and their mean is orthogonal up
+    to a factor.
 
     Source:
         Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
     """
     blocks = tensor.chunk(max(layout.blocks, 1))
-    half = _half(blocks[0], layout)
-    return _double_(tensor, layout, [nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks], generator)
+    half = _empty_half(blocks[0], layout)
+    return _mirror_(tensor, layout, [nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks], generator)
 
 
-def _identity_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None, *, is_doubled: bool) -> None:
-    """The identity in a hidden matrix, block by block, doubled or plain; Xavier in all others, and where none fits."""
-    doubled = layout if is_doubled else _NEITHER
+def _identity_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None, *, is_mirrored: bool) -> None:
+    """Fill square hidden matrices with identity blocks, mirrored or not, and all others by Xavier."""
+    mirrored = layout if is_mirrored else _PLAIN
     blocks = tensor.chunk(max(layout.blocks, 1))
-    half = _half(blocks[0], doubled)
+    half = _empty_half(blocks[0], mirrored)
     if not (layout.blocks and layout.columns and half.shape[0] == half.shape[1]):
         nn.init.xavier_normal_(tensor, generator=generator)
         return
     others = [nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks[1:]]
-    _double_(tensor, doubled, [nn.init.eye_(half), *others], generator)
+    _mirror_(tensor, mirrored, [nn.init.eye_(half), *others], generator)
 
 
-def _half(block: Tensor, layout: LooksLinearLayout) -> Tensor:
-    """An empty tensor for what is doubled to such a block."""
+def _empty_half(block: Tensor, layout: LooksLinearLayout) -> Tensor:
+    """An uninitialized tensor that is mirrored to the shape of a block."""
     rows, columns = block.shape
     parts = layout.columns
     return block.new_empty(
@@ -235,9 +231,9 @@ def _half(block: Tensor, layout: LooksLinearLayout) -> Tensor:
     )
 
 
-def _double_(tensor: Tensor, layout: LooksLinearLayout, halves: list[Tensor], generator: Generator | None) -> Tensor:
-    """Fill a matrix block by block with mixtures of smaller ones, each of them doubled."""
-    for block, mixed in zip(tensor.chunk(len(halves)), _mixed(torch.stack(halves), generator), strict=True):
+def _mirror_(tensor: Tensor, layout: LooksLinearLayout, halves: list[Tensor], generator: Generator | None) -> Tensor:
+    """Fill each block of rows with a mixture of the halves, mirrored."""
+    for block, mixed in zip(tensor.chunk(len(halves)), _mix(torch.stack(halves), generator), strict=True):
         whole = torch.cat([mixed, -mixed]) if layout.blocks else mixed
         if layout.columns:
             width = block.shape[1] // layout.columns
@@ -247,14 +243,14 @@ def _double_(tensor: Tensor, layout: LooksLinearLayout, halves: list[Tensor], ge
     return tensor
 
 
-def _mixed(matrices: Tensor, generator: Generator | None) -> Tensor:
-    """Matrices whose mean is a multiple of the first one given, and whose squares add up to the same.
+def _mix(matrices: Tensor, generator: Generator | None) -> Tensor:
+    """Rotate matrices (H, N, M) along the first axis so that their mean is a multiple of the first one.
 
-    The mean of several orthogonal matrices is none: product after product of such means loses directions.
+    The mean of orthogonal matrices is not orthogonal, and products of such means lose rank.
     """
     if len(matrices) == 1:
         return matrices
     directions = torch.randn(len(matrices), len(matrices), generator=generator, device=matrices.device)
     directions[:, 0] = 1
-    turn = torch.linalg.qr(directions).Q.to(matrices.dtype)
-    return torch.einsum("hk,kij->hij", turn, matrices)
+    rotation = torch.linalg.qr(directions).Q.to(matrices.dtype)
+    return torch.einsum("hk,kij->hij", rotation, matrices)

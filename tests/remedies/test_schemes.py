@@ -6,8 +6,8 @@ from torch_geometric.nn import GATv2Conv
 from gatdiag.errors import ModelError
 from gatdiag.experiments.models import Stack, gat
 from gatdiag.remedies import initialize_
-from gatdiag.remedies.balance import neurons_of_stack
-from gatdiag.remedies.fresh import LooksLinearLayout, looks_linear_, looks_linear_layouts
+from gatdiag.remedies.balance import find_stack_neurons
+from gatdiag.remedies.schemes import LooksLinearLayout, looks_linear_, looks_linear_layouts
 from gatdiag.structure import discover
 from tests.remedies.stacks import STACKS, seeded
 
@@ -59,7 +59,7 @@ def test_the_mean_of_averaged_heads_is_looks_linear(heads):
 )
 def test_layouts_are_read_off_the_neurons(name, expected):
     model = STACKS[name]()
-    found = looks_linear_layouts(neurons_of_stack(model, discover(model)))
+    found = looks_linear_layouts(find_stack_neurons(model, discover(model)))
     assert [(m.blocks, m.columns) for m in (found[f"convs.{n}.lin_l.weight"] for n in range(len(expected)))] == expected
 
 
@@ -83,8 +83,8 @@ def test_weights_whose_rows_are_what_they_read_are_mirrored_the_other_way():
 
 
 def test_a_neuron_between_unlike_widths_has_no_layout():
-    neurons = neurons_of_stack(STACKS["gcn"](), discover(STACKS["gcn"]()))
-    with pytest.raises(ModelError, match="feed each other whole"):
+    neurons = find_stack_neurons(STACKS["gcn"](), discover(STACKS["gcn"]()))
+    with pytest.raises(ModelError, match="read all outputs of one another"):
         looks_linear_layouts([neurons[0][:1]])
 
 

@@ -22,6 +22,10 @@ _OTHER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "Adagrad": {"eps": 1e-10},
     "Adadelta": {"eps": 1e-6},
 }
+_OF_TORCH: Final = frozenset({
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop",
+    "Rprop", "SGD", "SparseAdam",
+})  # fmt: skip
 
 
 def optimizer_line(facts: Facts, **changed: float) -> str:
@@ -46,7 +50,7 @@ def adam_line(facts: Facts) -> str:
 
 def _constructor(name: str, settings: dict[str, Any]) -> str:
     arguments = ["model.parameters()", *(f"{key}={_literal(value)}" for key, value in settings.items())]
-    return f"optimizer = torch.optim.{name}({', '.join(arguments)})"
+    return f"optimizer = {'torch.optim.' if name in _OF_TORCH else ''}{name}({', '.join(arguments)})"
 
 
 def _literal(value: Any) -> str:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import gatdiag
+from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.remedy import optimizer_line
 from tests.report.builder import build
@@ -40,3 +41,13 @@ def test_a_setting_that_is_changed_is_written_even_if_it_becomes_the_default(tmp
     facts = Facts(build(tmp_path / "run", optimizers=[{"class": "AdamW", "groups": [group]}]))
     line = optimizer_line(facts, weight_decay=0.01)
     assert line.endswith("(model.parameters(), lr=0.1, betas=(0.8, 0.999), weight_decay=0.01)")
+
+
+def test_an_optimizer_that_is_not_torchs_is_not_written_as_one_of_its(tmp_path):
+    facts = Facts(build(tmp_path / "run", optimizers=[{"class": "Lion", "groups": [{"lr": 0.1}]}]))
+    assert optimizer_line(facts, lr=0.01) == "optimizer = Lion(model.parameters(), lr=0.01)"
+
+
+def test_torchs_optimizers_are_known():
+    kinds = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
+    assert kinds == remedy._OF_TORCH

@@ -74,7 +74,7 @@ def test_a_remedy_that_does_not_help_is_said_and_the_next_one_tried(tmp_path):
 def test_a_remedy_that_cannot_be_applied_is_recorded_with_the_reason(tmp_path):
     action = Action("insert_after", {"layers": ("0",), "module": "Skip"})
     treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), remedy=action, folder=tmp_path / "t")
-    assert "their shapes are (80, 4) and (80, 16)" in treatment.trials[0].failure
+    assert "got (80, 4) and (80, 16)" in treatment.trials[0].failure
     assert (treatment.after, treatment.helped) == (None, False)
 
 

@@ -56,9 +56,7 @@ def _make_names_unique(laws: list[Law]) -> list[Law]:
 
 
 def _add_mark(name: str, mark: str) -> str:
-    where, _, neuron = name.rpartition(
-        ", "
-    )  # the neuron stays last, as runs store the names of a layer's neurons as one pattern
+    where, _, neuron = name.rpartition(", ")  # it stays last: runs store the names of all neurons of a layer as one
     return f"{where}, {mark}, {neuron}"
 
 

@@ -37,7 +37,7 @@ def optimizer_line(facts: Facts, **changed: float) -> str:
         return f"# in the optimizer: {', '.join(f'{name}={value:g}' for name, value in changed.items())}"
     group = facts.groups[-1]
     defaults = _DEFAULTS | _OTHER_DEFAULTS.get(group["class"], {})
-    known = {name: value for name, value in group.items() if isinstance(value, bool | int | float | list)}
+    known = {name: value for name, value in group.items() if isinstance(value, int | float | list)}
     kept = {name for name in defaults if name in known and known[name] != defaults[name]} | {*changed}
     return _constructor(group["class"], {name: (known | changed)[name] for name in defaults if name in kept})
 

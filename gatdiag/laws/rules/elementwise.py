@@ -145,7 +145,7 @@ def glu(call: Call) -> Label:
 def compare(call: Call) -> Label:
     """A comparison does not depend on a common positive scale: both sides must scale alike.
 
-    Zero and a tiny bound fit every scale. No number but zero is taken to be equal to a scaled quantity.
+    Zero and a tiny bound fit every scale. A scaled quantity is assumed never to equal another constant.
     """
     constant, name = call.number("other"), call.name.rstrip("_")
     is_equality = name in ("eq", "ne")

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import filelock
 import pandas as pd
-from scipy.special import stdtrit
 
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.experiments.experiment import Result, make_document, run_experiment
@@ -24,6 +23,7 @@ from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run import load
 from gatdiag.run.files import META, atomic_write
+from gatdiag.summary import confidence_half_width
 
 _CELLS: Final = "cells"
 _RUNS: Final = "runs"
@@ -178,9 +178,8 @@ def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd
         return table
     groups = table.groupby(varied_settings(cells, "seed"), sort=False, dropna=False)
     means = groups[["test_accuracy", "last_test_accuracy", "epochs_to_best", "epochs_trained", "converged"]].mean()
-    count, error = groups.size(), groups["test_accuracy"].sem()
-    means.insert(0, "seeds", count)
-    means.insert(2, "ci95", error * stdtrit(count - 1, 0.975))
+    means.insert(0, "seeds", groups.size())
+    means.insert(2, "ci95", confidence_half_width(groups["test_accuracy"].std(), groups.size()))
     return means.reset_index()
 
 

@@ -23,8 +23,8 @@ from gatdiag.summary.training import (
 )
 
 __all__ = [
-    "compare", "default_variant", "depth", "differences", "mean_by", "normalization", "quantile", "results",
-    "score_label", "width",
+    "compare", "confidence_half_width", "default_variant", "depth", "differences", "mean_by", "normalization",
+    "quantile", "results", "score_label", "width",
 ]  # fmt: skip
 
 When: TypeAlias = Literal["last", "median"]
@@ -176,15 +176,28 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
         The columns of `by`, then mean, half_width (NaN for fewer than three runs; with two it would exceed any axis),
         lowest, highest and runs, in order of first appearance.
     """
-    from scipy.special import stdtrit  # slow to import
-
     known = table.dropna(subset=[value, *by])
     grouped = known.groupby(list(by), sort=False)[value]
     result = grouped.agg(mean="mean", spread="std", lowest="min", highest="max", runs="count").reset_index()
-    freedom = result["runs"].to_numpy() - 1
-    t = np.where(freedom < 2, np.nan, stdtrit(np.maximum(freedom, 1), 0.975))
-    half_width = t * result["spread"].to_numpy(np.float64) / np.sqrt(result["runs"].to_numpy())
+    half_width = confidence_half_width(result["spread"], result["runs"]).where(result["runs"] > 2)
     return result.assign(half_width=half_width)[[*by, "mean", "half_width", "lowest", "highest", "runs"]]
+
+
+def confidence_half_width(spread: pd.Series, count: pd.Series) -> pd.Series:
+    """Half the width of the 95 % confidence interval of a mean by Student's t; NaN for one value.
+
+    Args:
+        spread: Standard deviation of the values.
+        count: Number of values.
+
+    Example:
+        >>> confidence_half_width(pd.Series([1.0, 1.0]), pd.Series([1, 4])).round(3).to_list()
+        [nan, 1.591]
+    """
+    from scipy.special import stdtrit  # slow to import
+
+    half_width: pd.Series = stdtrit(count - 1, 0.975) * spread / np.sqrt(count)
+    return half_width
 
 
 def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str, list[int]]]:

@@ -99,7 +99,8 @@ def preflight(
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled:
             return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
-        _train(copied, loss, recorder)
+        with recorder:
+            train_copy(copied, loss, recorder)
         run = load(recorder.folder)
         _check_measured(run)
         return run_checks(Facts(run, is_preflight=True))
@@ -165,8 +166,11 @@ def _copy_tensor(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _train(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
-    """Make the steps, each with the same random numbers, so that only the updates make them differ."""
+def train_copy(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
+    """Make the steps, each with the same random numbers, so that only the updates make them differ.
+
+    Whatever it raises comes from the model, the loss or an optimizer: the recorder contains its own errors.
+    """
     devices = {tensor.device for tensor in copied.tensors}
     own = {id(tensor): tensor for tensor in copied.tensors}
 
@@ -178,14 +182,13 @@ def _train(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
             _backward(value, own)
         return value
 
-    with recorder:
-        for _ in range(_STEPS if copied.optimizers else 1):
-            value = closure()
-            if not copied.optimizers:
-                recorder.step()
-            for optimizer in copied.optimizers:
-                optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
-            recorder.log(loss=value.detach())
+    for _ in range(_STEPS if copied.optimizers else 1):
+        value = closure()
+        if not copied.optimizers:
+            recorder.step()
+        for optimizer in copied.optimizers:
+            optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
+        recorder.log(loss=value.detach())
 
 
 def _check_loss(value: Any) -> Tensor:

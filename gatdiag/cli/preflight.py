@@ -56,8 +56,8 @@ def preflight(
     A copy of the model makes the first training steps, which are diagnosed. Exits with status 0 if every finding is
     less severe than --fail-on, 1 if one is not, 2 if the model or its inputs fail.
     """
+    from gatdiag import rehearsal
     from gatdiag.cli.model_case import load_case, load_target
-    from gatdiag.rehearsal import preflight as run_preflight
 
     settings = {name: value for name, value in (("lr", lr), ("weight_decay", weight_decay)) if value is not None}
     if settings and optimizer is None:
@@ -69,28 +69,18 @@ def preflight(
             raise InputError("--inputs has no labels: give --loss PACKAGE.MODULE:FUNCTION")
         made = None if optimizer is None else _make_optimizer(optimizer, case.model, settings)
         try:
-            diagnosis = run_preflight(case.model, *case.args, loss=loss_function, optimizer=made, **case.kwargs)
+            diagnosis = rehearsal.preflight(case.model, *case.args, loss=loss_function, optimizer=made, **case.kwargs)
         except GatdiagError:
             raise
         except Exception as error:
-            if not _is_from_training_step(error):
-                raise
+            if not any(frame.f_code is rehearsal.train_copy.__code__ for frame, _ in walk_tb(error.__traceback__)):
+                raise  # an error of gatdiag's own
             raise ModelError(f"a training step of {factory} raised {type(error).__name__}: {error}") from error
     if as_json:
         print_json({"version": 1, "model": factory, "inputs": case.source, **diagnosis.document()})
     else:
         print_diagnosis(diagnosis, "gatdiag preflight --json")
     exit_with_status([diagnosis], fail_on)
-
-
-def _is_from_training_step(error: Exception) -> bool:
-    """True if the model, the loss, the optimizer or torch's backward pass raised the error; False if gatdiag did."""
-    frames = [(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
-    last = max((at for at, (module, _) in enumerate(frames) if module == "gatdiag.rehearsal"), default=len(frames))
-    called = next((module for module, _ in frames[last + 1 :] if module != "contextlib"), None)
-    if called is None:  # a function in C, such as torch.mean for a loss, has no frame
-        return last < len(frames) and frames[last][1] == "closure"
-    return not called.startswith("gatdiag.") or called == "gatdiag.cli.model_case"  # the loss of --data
 
 
 def _make_optimizer(name: str, model: nn.Module, settings: Mapping[str, Any]) -> Optimizer:

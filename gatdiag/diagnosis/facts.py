@@ -207,9 +207,9 @@ class Facts:
     @cached_property
     def loss_jump(self) -> float:
         """The largest finite loss over the first, or over `baseline_loss` if that is higher."""
-        if not self.baseline_loss > 0:
+        if not len(self.finite_loss) or not self.baseline_loss > 0:
             return math.nan
-        return self.peak_loss_ratio * self.baseline_loss / max(self.baseline_loss, self.first_loss)
+        return float(self.finite_loss.max()) / max(self.baseline_loss, self.first_loss)
 
     @cached_property
     def state(self) -> State:

@@ -184,9 +184,10 @@ class _Model:
         if step % COARSE == 0:
             coarse = [each for each in catalogue("layers") if each.takes]
             for each in sorted(coarse, key=lambda each: each.is_of_gradient):
-                columns[each.name] = (relative_gradient if each.is_of_gradient else small) * self.noise(count)
-                if each.group == "ranks" and not each.is_of_gradient:
-                    columns[each.name] = 1 + self.neurons_a_layer / 2 * small
+                share = relative_gradient if each.is_of_gradient else small
+                columns[each.name] = share * self.noise(count)
+                if each.group == "ranks":  # from 1 to the width
+                    columns[each.name] = 1 + self.neurons_a_layer / 2 * share
         return columns
 
     def parameters(self, step: int) -> dict[str, Any]:

@@ -114,6 +114,7 @@ def test_the_made_up_run_is_what_it_says(tmp_path, collapse):
     assert bool(gradient[2] < 1e-4 * gradient[0]) is collapse
     assert bool(run.steps["loss"].iloc[-1] > 1.5) is collapse
     assert run.layers["effective_rank"].notna().sum() == 5 * 3
+    assert not (run.layers[list(quantities.GROUPS["ranks"].columns)] < 1).any(axis=None)
     assert {*run.snapshot("final")} == {*run.parameter_names}
     assert run.neurons["predicted_c"].isna().sum() == 4 * 3
 

@@ -9,7 +9,8 @@ To add an operation, put its aten name behind a rule that fits, or write a rule 
     def addcmul(call: Call) -> Label:  # self + value * tensor1 * tensor2
         return call.exponents.require_equal(call.label("self"), call.label("tensor1") + call.label("tensor2"))
 
-and add a case to ``tests/laws/rules``, which compares the rule with finite differences of the operation.
+and add a case of that name to `CASES` of the family in ``tests/laws/rules``, which compares the rule with finite
+differences of the operation.
 """
 
 from fractions import Fraction

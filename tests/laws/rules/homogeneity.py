@@ -72,9 +72,13 @@ def check(given: Case) -> None:
         _check_scaling(given, arguments, results)
         found = torch.cat([_columns(table, tensor) for table, tensor in zip(arguments, given.arguments, strict=True)])
         if not inference:
-            assert not unknown
+            assert not unknown, f"there is no rule for {', '.join(unknown)}"
         if given.counted and not unknown:
-            assert (_rank(found), given.missed) == (dimension(given) - given.missed, given.missed)
+            allowed, there = _rank(found), dimension(given)
+            assert allowed == there - given.missed, (
+                f"the rule allows {allowed} of the {there} directions of the operation, expected {there} less "
+                f"{given.missed} missed"
+            )
 
 
 def directions(given: Case) -> tuple[int, int]:

@@ -16,8 +16,3 @@ def test_all_is_what_the_files_offer():
     offered = set().union(*(public_names(path) for path in FILES))
     assert set(metrics.__all__) == offered
     assert len(metrics.__all__) == len(set(metrics.__all__))
-
-
-def test_the_map_names_every_file():
-    for path in FILES:
-        assert f"`{path.stem}`" in metrics.__doc__

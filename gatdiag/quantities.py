@@ -10,8 +10,9 @@ documentation all come from here. To add a quantity of a layer's output, of its 
     its test        of the function, against an independent computation; the tests that hold for every column (its
                     schema, that it is recorded and described, how it scales) read this catalog
 
-and nothing else. A new group also needs a place in the presets of `gatdiag.recorder.settings`. The tables of a report
-show the columns that `gatdiag.report.tables` names. `gatdiag.recorder.backlog` computes all other quantities.
+and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.report.tables`,
+whose columns have to fit a screen, or draw it in a figure. A new group also needs a place in the presets of
+`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities.
 """
 
 from collections.abc import Mapping, Sequence

@@ -23,6 +23,16 @@ string: the reason why the check could not be made.
     remedy       code to paste, with the run's own numbers
     wording      numbers as text
 
+To add a finding, write
+
+    its check      `check_...` in the file of its failure mode
+    its entry      in `CHECKS` below, by its code
+    its row        in `CAUSES`, at its rank: what the findings of this code have in common
+    its limits     in `THRESHOLDS`, each with the reason for it
+    its test       on either side of its threshold, in `CASES` of ``tests/diagnosis/test_causes.py``
+
+A fault in `gatdiag.experiments.faults.cases` then measures how often the finding is right, and how often a false alarm.
+
 The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all
 report these findings. Never imports torch.
 """

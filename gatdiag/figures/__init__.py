@@ -9,9 +9,10 @@
                      the other figures
     rendering        the registry; a figure -> bytes, files, data
 
-`FIGURES` lists them in reading order; a new figure is one line there. Every figure is available as data (`table`), and
-can be drawn on a matplotlib Figure of your own (`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot,
-the backend or global settings.
+`FIGURES` lists them in reading order. To add one, define it in a file here, as a constant named like the figure in
+capitals, and add its line to `FIGURES`: the page, `gatdiag report --format` and the tests of all figures read that
+list. Every figure is available as data (`table`), and can be drawn on a matplotlib Figure of your own
+(`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the backend or global settings.
 """
 
 from gatdiag.figures.axes import not_recorded

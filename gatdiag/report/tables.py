@@ -20,7 +20,8 @@ Cell: TypeAlias = str | Markup | float | None  # None: not measured
 
 _LONGEST = 80  # characters of a name
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
-# The columns shown, which fit a screen of 1280 pixels. A new column of the catalog is shown once it is listed here.
+# The columns shown, which fit a screen of 1280 pixels. A new column of the catalog is shown once it is listed here; the
+# table of layers is full, so that one of their outputs takes the place of another.
 _OUTPUTS = ("output_norm", "mu", "relative_mu", "dead_fraction", "non_finite")
 _ATTENTION = ("attention_entropy", "relative_attention_entropy", "attention_peak")
 _COARSE = ("dirichlet_energy", "rayleigh_quotient", "mad", "effective_rank", "numerical_rank")

@@ -1,4 +1,5 @@
 import math
+import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch_geometric.nn import GCN, GCNConv, SAGPooling, global_mean_pool
 from torch_geometric.nn.aggr import AttentionalAggregation
 
 import gatdiag
-from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose
+from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose, units, wiring
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.verdict import rank_findings
 from gatdiag.errors import InputError
@@ -128,6 +129,13 @@ def test_the_table_names_every_check_and_nothing_else():
     assert {cause.below_if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
     assert all(cause.title and cause.why for cause in CAUSES.values())
     assert all(reason for _, reason in THRESHOLDS.values())
+
+
+def test_every_check_is_made():
+    files = {sys.modules[check.__module__] for check in CHECKS.values()}
+    of_checkpoints = {units.check_dead_weights, wiring.check_stored_gradients}
+    written = {value for file in files for name, value in vars(file).items() if name.startswith("check_")}
+    assert written - of_checkpoints == {*CHECKS.values()}, "name it in gatdiag.diagnosis.CHECKS"
 
 
 @pytest.mark.parametrize(

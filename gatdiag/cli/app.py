@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -177,6 +178,7 @@ for _command in _COMMANDS:
 
 def main() -> None:
     """Run the command line. A reader that closes the pipe early, such as `head`, ends it quietly."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as after Ctrl-C, with the same message
     gc.set_threshold(100_000, 20, 50)  # garbage collection would take a sixth of the time of a short command
     try:
         try:

@@ -22,7 +22,7 @@ from rich.progress import (
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
 
-INTERRUPTED: Final = 130  # exit status of a process that was ended by Ctrl-C
+INTERRUPTED: Final = 130  # exit status of a process that was ended by Ctrl-C or SIGTERM
 
 
 @contextmanager
@@ -62,7 +62,10 @@ def epoch_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, 
 
 @contextmanager
 def count_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show one bar on standard error, which each call advances by one training; none if ``total`` is 0."""
+    """Show one bar on standard error, which each call advances by one training; none if ``total`` is 0.
+
+    After Ctrl-C, a message says that the command can be continued.
+    """
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -70,6 +73,10 @@ def count_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not total) as bars:
-        task = bars.add_task(name, total=total)
-        yield lambda *_: bars.advance(task)
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=not total) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda *_: bars.advance(task)
+    except KeyboardInterrupt:
+        typer.echo("gatdiag: interrupted; finished trainings are kept, and the same command continues", err=True)
+        raise typer.Exit(INTERRUPTED) from None

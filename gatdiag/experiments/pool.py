@@ -11,7 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from textwrap import shorten
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -118,23 +119,24 @@ class Pool:
 
 @contextmanager
 def _processes(_address: None, workers: int) -> Iterator[Submit]:
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_init_worker)
+    context = get_context("spawn")
+    ended, end = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(ended,))
     try:
         yield pool.submit
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        end.close()  # ends the workers: nobody waits for what they are at
 
 
-def _init_worker() -> None:
-    """Use one thread; end the worker on Ctrl-C, and when its parent process ends."""
+def _init_worker(ended: Connection) -> None:
+    """Use one thread; end the worker on Ctrl-C, and when its parent closes the pipe, as it does by ending."""
     torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored by background jobs
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = parent_process()
 
     def exit_with_parent() -> None:
-        if parent is not None:
-            parent.join()
+        ended.poll(None)
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()

@@ -199,6 +199,20 @@ def test_a_reader_that_stops_early_ends_it_quietly(arguments):  # the short one 
     assert process.returncode == 1
 
 
+def test_a_termination_ends_it_as_ctrl_c_does():
+    script = """
+import signal, sys
+from gatdiag.cli.app import _with_error_handling, app, main
+def terminated():
+    signal.raise_signal(signal.SIGTERM)
+app.command()(_with_error_handling(terminated))
+sys.argv[1:] = ["terminated"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "gatdiag: interrupted\n")
+
+
 def test_the_version_is_told(monkeypatch):
     known = CliRunner().invoke(app, ["--version"])
     assert (known.exit_code, known.stdout) == (0, f"gatdiag {metadata.version('gatdiag')}\n")

@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
+from gatdiag.experiments.experiment import run_experiment
 
 GRID = """
 data = "csbm:nodes=200,features=16"
@@ -72,3 +73,17 @@ def test_a_grid_that_makes_no_sense_is_one_line(sweep, tmp_path):
     assert (done.exit_code, done.stdout) == (2, "")
     assert "no setting is called 'depth'" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(sweep, tmp_path, monkeypatch):
+    def interrupted(cell, *arguments, **options):
+        if cell.seed == 1:
+            raise KeyboardInterrupt
+        return run_experiment(cell, *arguments, **options)
+
+    monkeypatch.setattr("gatdiag.experiments.sweep.run_experiment", interrupted)
+    done = sweep(GRID)
+    assert (done.exit_code, done.stdout) == (130, "")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert line == "gatdiag: interrupted; finished trainings are kept, and the same command continues"
+    assert len([*(tmp_path / "out" / "cells").iterdir()]) == 1

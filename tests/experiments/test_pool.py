@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 
 import pytest
@@ -21,3 +22,14 @@ def test_all_is_worked_on_with_one_thread_whatever_the_number_of_processes(jobs)
 def test_a_process_that_was_killed_is_one_line():
     with pytest.raises(InputError, match="workers was killed"), Pool(2).map(os._exit, [1, 1]) as done:
         list(done)
+
+
+def test_after_an_interrupt_workers_do_not_finish_what_they_began():
+    with pytest.raises(KeyboardInterrupt), Pool(2).map(eval, ["1", *["__import__('time').sleep(90)"] * 2]) as done:
+        next(iter(done))
+        workers = multiprocessing.active_children()
+        raise KeyboardInterrupt
+    assert len(workers) == 2
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode is not None

@@ -23,6 +23,7 @@ from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run import load
 from gatdiag.run.files import META, atomic_write
+from gatdiag.run.writer import UNWRITTEN
 from gatdiag.summary import confidence_half_width
 
 _CELLS: Final = "cells"
@@ -200,14 +201,18 @@ def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
 
 
 def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
-    """True if the run of a cell was recorded to its end.
+    """True if the run of a cell was recorded to its end, and nothing is missing because of an error of the disk.
 
     Raises:
         InputError: The run cannot be read.
     """
     run = run_folder(cell, folder)
     try:
-        return (run / META).exists() and load(run).status == "finished"
+        if not (run / META).exists():
+            return False
+        meta = load(run).meta
+        is_whole = meta["sealed"] and not any(UNWRITTEN in note for note in meta["notes"])
+        return meta["status"] == "finished" and is_whole
     except InputError as error:
         raise InputError(f"{run} cannot be read: delete this folder, and it is recorded again ({error})") from error
 
@@ -235,6 +240,8 @@ def _save_result(cell: Experiment, done: dict[str, Any], folder: Path, run: Path
             part.write_text(json.dumps(done, indent=1) + "\n")
     except OSError as error:
         return f"its result could not be written: {error}"
+    if run is not None and not is_recorded(cell, folder):
+        return f"its run in {run} is incomplete, perhaps because the disk is full"
     return ""
 
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Ending = Literal["finished", "failed", "interrupted"]
+
+UNWRITTEN: Final = "could not be written"
+"""In the notes of a run: rows or parameters are missing because of an error of the disk."""
 
 _KILLED = "the process ended without closing the run"
 
@@ -206,7 +209,7 @@ class Store:
             try:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
             except SafetensorError as error:
-                raise OSError(f"{path} could not be written: {error}") from error
+                raise OSError(f"{path} {UNWRITTEN}: {error}") from error
 
     def seal(self, status: Ending, error: str | None = None) -> None:
         """End the run: convert each table to Parquet, and delete the streams.
@@ -228,7 +231,7 @@ class Store:
             self.flush()
         finally:
             lost = sum(stream.lost for stream in self._streams.values())
-            notes = [f"{lost} batches of rows could not be written and are lost"] if lost else []
+            notes = [f"{lost} batches of rows {UNWRITTEN} and are lost"] if lost else []
             notes = list(dict.fromkeys([*self.meta["notes"], *notes]))
             self.update_meta(status=status, error=error, ended=meta.now(), notes=notes)
         self._close_streams()

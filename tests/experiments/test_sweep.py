@@ -11,9 +11,11 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import pytest
+from safetensors import SafetensorError
 
 import gatdiag
 from gatdiag.errors import InputError
@@ -176,6 +178,42 @@ def test_a_run_that_was_not_recorded_to_its_end_is_recorded_again(cells, tmp_pat
     sweep(cells[:1], tmp_path, watched=cells[:1])
     run = gatdiag.load(sweeping.run_folder(cells[0], tmp_path))
     assert (run.status, len(run.steps)) == ("finished", 6)
+
+
+def _seal_fails(monkeypatch):
+    monkeypatch.setattr(Store, "seal", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+
+
+def _snapshots_fail(monkeypatch):
+    monkeypatch.setattr("gatdiag.run.writer.save_file", Mock(side_effect=SafetensorError("No space left on device")))
+
+
+def _rows_are_lost(monkeypatch):
+    monkeypatch.setattr("gatdiag.run.streams._MAX_PENDING", 0)
+    write, failures = os.write, iter(range(12))
+
+    def write_once_there_is_room(file, data):
+        if next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", write_once_there_is_room)
+
+
+@pytest.mark.filterwarnings("ignore::gatdiag.recorder.guard.RecordingWarning")
+@pytest.mark.parametrize("fill_disk", [_seal_fails, _snapshots_fail, _rows_are_lost])
+def test_a_run_that_a_full_disk_left_incomplete_is_told_and_recorded_again(cells, tmp_path, monkeypatch, fill_disk):
+    with monkeypatch.context() as full:
+        fill_disk(full)
+        failed = sweep(cells[:1], tmp_path, watched=cells[:1])
+    run = sweeping.run_folder(cells[0], tmp_path)
+    assert gatdiag.load(run).status == "finished" or fill_disk is _seal_fails
+    assert failed == {cells[0]: f"its run in {run} is incomplete, perhaps because the disk is full"}
+    assert len(contents(tmp_path)) == 1  # the result
+    told = []
+    assert sweep(cells[:1], tmp_path, watched=cells[:1], on_cell=lambda _, outcome: told.append(outcome)) == {}
+    assert told == ["done"]
+    assert gatdiag.load(run).meta["notes"] == []
 
 
 @pytest.mark.parametrize("damaged", ["{", '{"schema": 0}', "[]"])

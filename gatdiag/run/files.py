@@ -91,6 +91,24 @@ def delete_run(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_run(folder: Path) -> None:
+    """Delete a run, and its folder unless that holds other files.
+
+    Raises:
+        InputError: The folder holds no run, or it is being recorded.
+    """
+    check_free(folder, overwrite=True)
+    lock = acquire_lock(folder)
+    try:
+        delete_run(folder)
+        (folder / META).unlink()
+    finally:
+        lock.release()
+    (folder / LOCK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """A temporary path to write to, which replaces `path` at the end. After an exception `path` is unchanged.

@@ -5,7 +5,8 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from warnings import warn
@@ -19,6 +20,7 @@ from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
+from gatdiag.run.files import META, remove_run
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import check_initialized
 from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
@@ -109,8 +111,21 @@ def treat(
     except BaseException as error:  # show what was recorded, whatever the error
         session.write_partial_page(error)
         raise
+    if overwrite:
+        _remove_other_runs(place, {folder.resolve() for folder in (*map(Path, before), *session.recorded)})
     write_page(done)
     return done
+
+
+def _remove_other_runs(place: Path, kept: set[Path]) -> None:
+    """Delete the runs of seeds and trials that only an earlier treatment had."""
+    for trial in (place / "before", *place.glob("after-*")):
+        for file in trial.glob(f"seed-*/{META}"):
+            if file.parent.resolve() not in kept:
+                with suppress(InputError):  # no run, or being recorded
+                    remove_run(file.parent)
+        if trial.is_dir() and not any(trial.iterdir()):
+            trial.rmdir()
 
 
 def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
@@ -153,7 +168,7 @@ class _Session:
     metric: Metric | None = None
     done: Treatment | None = None
     current: Trial | None = None
-    recording: Path | None = None
+    recorded: list[Path] = field(default_factory=list)
 
     def run(self, given: str | tuple[Action, ...] | None, recorded: Sequence[Run] = ()) -> Treatment:
         before = Trial("before")
@@ -210,7 +225,7 @@ class _Session:
                     apply_actions(treated, trial.actions)
                     self.capture_inputs(treated)
                     with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
-                        self.recording = folder
+                        self.recorded.append(folder)
                         self.train(model, recorder)
             except _REMEDY_ERRORS as error:
                 if trial.name == "before":
@@ -238,12 +253,12 @@ class _Session:
 
     def write_partial_page(self, error: BaseException) -> None:
         """Write the page of what was recorded until an error, if anything was."""
-        if self.recording is None or self.current is None:
+        if not self.recorded or self.current is None:
             return
         cut = self.current
         try:
             known = {run.folder for run in cut.runs}
-            late = () if self.recording in known else (load(self.recording),)
+            late = () if self.recorded[-1] in known else (load(self.recorded[-1]),)
             trial = replace(cut, runs=(*cut.runs, *late))
             if self.done is None:
                 done = Treatment(self.folder, self.seeds, self.metric, trial)

@@ -184,6 +184,21 @@ def test_the_page_of_a_treatment_that_is_replaced_is_gone_before_its_runs_are(tm
     assert page.is_file()
 
 
+def test_a_treatment_that_is_replaced_leaves_no_run_of_other_seeds_or_trials_and_nothing_else_is_deleted(tmp_path):
+    place = tmp_path / "t"
+    old = treat(make, loop(1e-6), X, seeds=(0, 1), folder=place)
+    given = old.before.runs[1].folder
+    (place / "after-1" / "seed-1" / "mine").touch()
+    treat(make, loop(1e-6), X, seeds=(1,), before=[given], folder=place, overwrite=True)
+    left = {path.parent.relative_to(place).as_posix() for path in place.rglob("meta.json")}
+    assert left == {"before/seed-1", "after-1/seed-1"}
+    assert (place / "after-1" / "seed-1" / "mine").is_file()
+    treat(make, loop(0.3), X, seeds=(2,), folder=place, overwrite=True)  # is healthy
+    left = {path.relative_to(place).as_posix() for path in place.rglob("*") if not path.is_dir()}
+    assert {"after-1/seed-1/mine", "before/seed-2/meta.json"} <= left
+    assert not any(path.startswith(("before/seed-1", "after-1/seed-1/meta")) for path in left)
+
+
 def test_losses_of_nan_from_several_seeds_are_told_and_treated(tmp_path):
     with pytest.warns(UserWarning, match="NaN"):
         treatment = treat(make, loop(1e30, 60), X, seeds=(0, 1), folder=tmp_path / "t")

@@ -24,6 +24,13 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
+_NORMS = {  # column of the table `layers` -> the norm that it is relative to
+    "relative_mu": "output_norm",
+    "rayleigh_quotient": "output_norm",
+    "relative_gradient_mu": "output_gradient_norm",
+    "gradient_rayleigh_quotient": "output_gradient_norm",
+}
+
 
 def is_recorded(run: Run, table: TableName, column: str) -> bool:
     """Whether a column was measured at any step."""
@@ -45,10 +52,10 @@ def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
 
     Args:
         run: The run.
-        column: "relative_mu" or "relative_gradient_mu"; all False for other columns.
+        column: A column of `run.layers`; all False if it is not relative to a norm.
     """
     keep = run.is_measured("layers", column)
-    norm = {"relative_mu": "output_norm", "relative_gradient_mu": "output_gradient_norm"}.get(column)
+    norm = _NORMS.get(column)
     if norm is None:
         return np.zeros(int(keep.sum()), bool)
     frame = run.layers.loc[keep, [column, norm]]

@@ -80,11 +80,11 @@ def test_laws_are_counted_by_layer_with_their_largest_values(tmp_path):
 
 def test_gradients_have_a_table_of_their_own_and_zero_over_zero_is_a_dash(tmp_path):
     columns = {"output_gradient_norm": [[0.0, 2.0]], "relative_gradient_mu": [[np.nan, 0.5]], "mu": [[1.0, 2.0]]}
-    run = build(tmp_path / "run", layers=columns)
+    run = build(tmp_path / "run", layers=columns | {"gradient_rayleigh_quotient": [[np.nan, 0.25]]})
     table = gradient_table(run, "gradients")
     assert [[cell_text(cell) for cell in row] for row in table.rows] == [
-        ["convs.0", "0", DASH],
-        ["convs.1", "2", "0.5"],
+        ["convs.0", "0", DASH, DASH],
+        ["convs.1", "2", "0.5", "0.25"],
     ]
     assert len(layer_table(run, "layers").columns) == 5
 

@@ -4,9 +4,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import Quantity
+from gatdiag.quantities import Quantity, columns, gradient_name
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
@@ -201,6 +203,18 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
     assert has_zero_norm(run, "relative_gradient_mu").tolist() == [True, False, False, True]
     assert has_zero_norm(run, "output_gradient_norm").tolist() == [False] * 4
     assert has_zero_norm(run, "relative_mu").tolist() == []
+
+
+OF_OUTPUTS = [each for each in columns("layers") if not each.is_of_gradient and hasattr(metrics, each.name)]
+
+
+@pytest.mark.parametrize("each", OF_OUTPUTS, ids=lambda each: each.name)
+def test_every_metric_that_zeros_leave_undefined_is_known_to_be(tmp_path, each):
+    edges = (torch.tensor([[0, 1], [1, 0]]),) if each.takes == "x, edges" else ()
+    is_undefined = bool(getattr(metrics, each.name)(torch.zeros(2, 2), *edges).isnan())
+    for name, norm in ((each.name, "output_norm"), (gradient_name(each.name), "output_gradient_norm")):
+        run = build(tmp_path / name, layers={norm: [[0.0]], name: [[np.nan]]})
+        assert has_zero_norm(run, name).tolist() == [is_undefined], "gatdiag.summary.series._NORMS"
 
 
 def test_null_is_told_from_nan(shared, broken):

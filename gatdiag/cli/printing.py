@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -15,8 +14,11 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
     "in_place=True": "--in-place",
     "root=FOLDER": "--root FOLDER",
+    "gatdiag.find_laws(model, ...)": "gatdiag laws",
+    # what no command has
+    "resume=True to continue it, ": "",
+    " (set law_search_seconds=..., None for no limit)": "",
 }
-_RESUMING: Final = re.compile(r"[,;] [^,;.]*\bresume=[^,;.]*")  # no command can resume a run
 
 
 def plain_console() -> Console:
@@ -57,10 +59,7 @@ def use_option_names(text: str) -> str:
     Example:
         >>> use_option_names("give another folder, or overwrite=True")
         'give another folder, or --overwrite'
-        >>> use_option_names("what was written can be read, and resume=True seals it")
-        'what was written can be read'
     """
-    text = _RESUMING.sub("", text)
     for argument, option in _OPTIONS.items():
         text = text.replace(argument, option)
     return text

@@ -180,8 +180,8 @@ def _search_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selectio
             laws = find_laws_with_structure(plan.structure, model, *inputs)
     except TimeLimitError:
         error = (
-            f"the search was stopped after {seconds:g} s. Give gatdiag.watch more time (law_search_seconds=..., None "
-            "for no limit), or call gatdiag.find_laws(model, ...), which has no limit"
+            f"the search was stopped after {seconds:g} s (set law_search_seconds=..., None for no limit); "
+            "gatdiag.find_laws(model, ...) has no limit"
         )
         return replace(plan, error=error)
     except GatdiagError as failure:

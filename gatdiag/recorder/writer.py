@@ -195,7 +195,7 @@ class Writer:
             self._store.seal(status, reason)
         except Exception as failure:
             message = f"the run could not be sealed ({type(failure).__name__}: {failure})"
-            self._guard.warn("sealing", f"{message}; what was written can be read, and resume=True seals it")
+            self._guard.warn("sealing", f"{message}; what was written can be read")
         finally:
             self._guard("new rows", self._store.close)
 

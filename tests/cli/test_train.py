@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import gatdiag
 from gatdiag.cli.app import app
+from gatdiag.errors import TimeLimitError
 from gatdiag.experiments.experiment import run_experiment
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run import Store
@@ -94,6 +95,16 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, mes
     assert len(lines) == 1
     assert message in lines[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_search_for_laws_that_takes_too_long_names_no_arguments_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", Mock(side_effect=TimeLimitError))
+    done = train(tmp_path / "run", *SMALL)
+    assert done.exit_code == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert line == (
+        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s; gatdiag laws has no limit"
+    )
 
 
 def test_warnings_name_no_arguments_of_python(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """`gatdiag inspect`, `rebalance` and `compare` on files, as one calls them."""
 
 import copy
+import itertools
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -422,6 +424,22 @@ class TestCompare:
         assert "whole network" not in done.stdout
         everything = run("compare", tmp_path / "slow", tmp_path / "fast", "--most", "0").stdout
         assert everything.count(" update_ratio ") > done.stdout.count(" update_ratio ")
+
+    @pytest.mark.parametrize("width", [60, 80, 120])
+    def test_long_names_are_broken_between_their_words(self, tmp_path, width):
+        name = "graph_encoder.message_passing_layers.12.feed_forward_network.0.weight"
+        for number in (0, 1):
+            weights = {name: torch.randn(4, 4), "head.weight": torch.randn(3, 4)}
+            torch.save(weights, tmp_path / f"{number}.pt")
+        done = run("compare", tmp_path / "0.pt", tmp_path / "1.pt", "--most", "0", width=width)
+        assert done.exit_code == 0, done.stderr
+        lines = iter(done.stdout.splitlines())
+        head = next(line for line in lines if line.startswith(" layer "))
+        assert "difference" in head
+        next(lines)  # the rule below the head
+        cells = [line[: head.index("quantity")].strip() for line in itertools.takewhile(str.strip, lines)]
+        assert {*re.split(r"[._]", ".".join(cells))} - {""} == {*re.split(r"[._]", name), "head"}
+        assert name in "".join(cells)
 
     def test_what_is_neither(self, tmp_path):
         done = run("compare", tmp_path / "a", tmp_path / "b")

@@ -32,7 +32,7 @@ def check_too_large(facts: Facts) -> Finding | str | None:
         has_jump = _has_early_jump(facts, early, len(hits))
         return _rate_too_large(facts, early, factor, facts.severity) if has_jump else None
     jump = limit("jump" if facts.state in ("failing", "unknown") else "jump-trained")
-    if (facts.is_non_finite or facts.peak_loss_ratio > jump) and (len(hits) or early > limit("step-large")):
+    if (facts.is_non_finite or facts.loss_jump > jump) and (len(hits) or early > limit("step-large")):
         is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
         return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
     if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):
@@ -56,8 +56,8 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
     effect = "the loss does not settle"
     if facts.is_non_finite:
         effect = "the loss became NaN or infinite"
-    elif facts.peak_loss_ratio > 1.05:
-        effect = f"the loss rose to {number(facts.peak_loss_ratio)} times that of a constant prediction"
+    elif facts.loss_jump > 1.05:
+        effect = f"the loss rose to {number(facts.loss_jump)} times that of a constant prediction or of the first step"
     limits = ("step-replaces", "jump-trained") if facts.is_preflight else ("step-large", "jump")
     return facts.finding(
         "lr-too-large",

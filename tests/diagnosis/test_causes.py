@@ -288,6 +288,14 @@ def test_a_learning_rate_that_fades_is_told_with_that_which_it_had(tmp_path, rat
     assert "group['lr'] = 0.1 " in verdict.remedy
 
 
+@pytest.mark.parametrize("first", [20.0, 2.0])
+def test_a_loss_that_only_starts_high_has_not_jumped(tmp_path, first):
+    """As of labels nearly all of one class, where a constant prediction is far better than random weights."""
+    weights = {"norm": still([4.0, 4.0]), "update_ratio": still([0.0, 2 * limit("step-large")])}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": [first, 20.0, *FLAT[2:]]})
+    assert isinstance(CHECKS["lr-too-large"](Facts(run)), Finding) == (first == 2.0)
+
+
 def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):
     ratios = still([1e-7, 1e-7, 1e-7, 1e-5])
     weights = {"norm": still([4.0] * 4), "update_ratio": ratios}

@@ -13,7 +13,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.laws import relative_to_weights
+from gatdiag.diagnosis.laws import reason_without_laws, relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
@@ -138,15 +138,19 @@ def _opposed_imbalance(facts: Facts) -> dict[str, float]:
     return found
 
 
-def _stuck(facts: Facts) -> Finding | None:
+def _stuck(facts: Facts) -> Finding | str | None:
     """Nothing moves though weight norms and learning rate are usual, as in "Are GATs Out of Balance?"."""
     norms = list(facts.profile("output_norm").values())
-    is_attention = has_role(facts.run, ATTENTION) and facts.has_laws and len(norms) >= 5
+    is_attention = has_role(facts.run, ATTENTION) and len(norms) >= 5
     if not is_attention or facts.is_learning or facts.state not in ("failing", "partly", "untrained"):
         return None
-    imbalance = _imbalance(facts)
-    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts) or imbalance < limit("imbalance"):
+    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
         return None  # Adam does not conserve c, and its steps do not shrink with the gradient
+    if not facts.has_laws:
+        return reason_without_laws(facts)
+    imbalance = _imbalance(facts)
+    if imbalance < limit("imbalance"):
+        return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
     step, over, attention = median(facts.step_ratios), median(facts.overshoot), _attention_pace(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")

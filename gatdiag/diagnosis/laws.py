@@ -18,6 +18,12 @@ from gatdiag.summary import role_series
 _DISPROVED = "delta is up to"  # start of the reason that the recorder gives for dropping a law
 
 
+def reason_without_laws(facts: Facts) -> str:
+    """Why a check that needs conservation laws cannot be made."""
+    error = (facts.run.meta.get("laws") or {}).get("error")
+    return "no conservation laws were recorded" + (f": {error}" if error else "")
+
+
 def check_laws(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
     laws, flagged = facts.run.meta.get("laws") or {}, f"Flagged above {threshold_text('law')}."
@@ -32,7 +38,7 @@ def check_laws(facts: Facts) -> Finding | str | None:
             steps=(0,),
         )
     if not len(facts.run.neurons):
-        return "no conservation laws were recorded"
+        return reason_without_laws(facts)
     if (dtype := facts.run.meta["dtype"]) in ("bfloat16", "float16"):
         return f"weights of {dtype} are rounded at each step, which moves c further than predicted"
     if facts.signals.get("is_rough"):
@@ -62,7 +68,7 @@ def check_conservation(facts: Facts) -> Finding | str | None:
     """Drift of c, which gradient flow would conserve, and the share of it that the optimizer's steps predict."""
     neurons = facts.run.neurons
     if not len(neurons):
-        return "no conservation laws were recorded"
+        return reason_without_laws(facts)
     found = facts.first_and_last("neurons", "c")
     if isinstance(found, str):
         return found

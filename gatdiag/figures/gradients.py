@@ -136,8 +136,9 @@ CHOSEN_LAYERS = Figure(
     title="Relative gradient norms: feature weights vs. attention vectors",
     caption="For the first, a middle and the last layer: the gradient norm divided by the weight norm, of the feature "
     "weights (solid, left axis) and of the attention vectors (dashed, right axis).",
-    interpretation="If attention moves much faster than the features it weights, or not at all, the two are out of "
-    "balance. A line that starts late belongs to weights that were initialized to zero, where the ratio is undefined.",
+    interpretation="The two axes differ: read the values. Attention orders of magnitude below the features it weights "
+    "hardly trains. Balanced attention vectors start close to zero, so that their ratio starts high and falls. "
+    "A line that starts late belongs to weights that were initialized to zero, where the ratio is undefined.",
     equation=r"\|\nabla_{W^l}\mathcal{L}\|_F / \|W^l\|_F, \quad \|\nabla_{a^l}\mathcal{L}\|_2 / \|a^l\|_2",
     paper=f"{GATS}, figure 5",
     group="gradients",

@@ -117,11 +117,12 @@ OVERVIEW = Figure(
     caption="Top: the training loss. Below, for each layer (first layer on top) and step: the relative gradient norm "
     "of the feature weights; μ, the distance of the layer output from its mean over the nodes; and the balance c of "
     "the most unbalanced neuron.",
-    interpretation="In a network that trains, the first map has nearly one color, at about 1e-3 or more (see the color "
-    "bar): all layers learn at a similar rate, and a dark band is a layer that hardly trains. A second map that "
-    "darkens from top to bottom shows oversmoothing or vanishing outputs. In the third map, pale is balanced; strong "
-    "colors are neurons whose incoming weights (positive c) or outgoing weights (negative c) are too large. Gradient "
-    "descent with small steps keeps c as it is; Adam and weight decay do not.",
+    interpretation="In a network that trains, the layers in the first map have similar colors, of about 1e-3 or more "
+    "while the loss falls (see the color bar): they learn at a similar rate. A layer orders of magnitude below the "
+    "others hardly trains. A second map that darkens from top to bottom shows oversmoothing or vanishing outputs. In "
+    "the third map, pale is balanced; strong colors are neurons whose incoming weights (positive c) or outgoing "
+    "weights (negative c) are too large. Gradient descent with small steps keeps c as it is; Adam and weight decay do "
+    "not.",
     equation=equations(*(column for column, _ in _MAPS.values())),
     paper=f"{GATS}; {TAMING}",
     group="overview",

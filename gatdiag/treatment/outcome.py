@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gatdiag.diagnosis import SEVERITIES, Action, Diagnosis, Finding
+from gatdiag.diagnosis import CAUSES, SEVERITIES, Action, Diagnosis, Finding
 from gatdiag.run import Run
 from gatdiag.summary import logged_series, loss_name, score_names, split
 
@@ -18,6 +18,7 @@ NOTHING: Final = "There is nothing to treat"
 NO_CAUSE: Final = "No cause was found"
 POINTS: Final = 0.05  # least improvement of a score: five points
 SHARE: Final = 0.1  # least improvement of a loss, relative
+SYMPTOMS: Final = frozenset(code for code, row in CAUSES.items() if row.is_symptom)
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,10 @@ class Treatment:
             return "The remedy helped"
         if any(trial.runs for trial in self.trials):
             return "No remedy helped"
-        if self.trials or self.manual_fixes:
+        if self.trials or any(one.code not in SYMPTOMS for one in self.manual_fixes):
             return "The cause has to be fixed in your code"
         is_failing = any(one.state == "failing" and not one.verdict.is_problem for one in self.before.diagnoses)
-        return NO_CAUSE if is_failing else NOTHING
+        return NO_CAUSE if is_failing or self.manual_fixes else NOTHING
 
     @property
     def remedy(self) -> str:
@@ -191,7 +192,7 @@ class Treatment:
     @property
     def notes(self) -> tuple[str, ...]:
         """`manual_fixes` as text, with what to change."""
-        return tuple(f"{one.title}: change this in your code: {one.remedy}" for one in self.manual_fixes)
+        return tuple(f"{one.title}: {_describe_fix(one)}" for one in self.manual_fixes)
 
     @property
     def history(self) -> tuple[str, ...]:
@@ -210,6 +211,11 @@ class Treatment:
 
 def _new_verdict(trial: Trial) -> str:
     return f"; verdict: {trial.verdict.title}" if trial.verdict and not trial.failure else ""
+
+
+def _describe_fix(fix: Finding) -> str:
+    """What the user has to change or, of a symptom that nothing explains, what would tell its cause."""
+    return fix.remedy.removeprefix("# ") if fix.code in SYMPTOMS else f"change this in your code: {fix.remedy}"
 
 
 def describe_trial(trial: Trial) -> str:

@@ -14,7 +14,7 @@ from gatdiag.report.sections import comparison_table
 from gatdiag.report.story import run_warnings
 from gatdiag.run import Run
 from gatdiag.summary import is_empty
-from gatdiag.treatment.outcome import NOTHING, Treatment
+from gatdiag.treatment.outcome import NOTHING, SYMPTOMS, Treatment
 
 PAGE: Final = "treatment.html"
 
@@ -60,6 +60,7 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "is_good": done.helped or headline == NOTHING,
         "headline": headline,
         "history": done.history,
+        "measure": _measure(done),
         "remedy": done.remedy if done.helped else "",
         "warnings": [
             *_cut_short(ended_by),
@@ -68,9 +69,17 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "curves": figure_block(SPREAD_CURVES, every, "treatment", groups=groups) if every else None,
         "seeds": comparison_table(every, "treatment-seeds") if every else None,
         "sides": [(name, one, figures.get(name)) for name, one in shown.items() if one is not None],
-        "manual_fixes": done.manual_fixes,
+        "manual_fixes": tuple(one for one in done.manual_fixes if one.code not in SYMPTOMS),
         "folders": [str(run.folder) for of_trial in runs.values() for run in of_trial[:1]],
     }
+
+
+def _measure(done: Treatment) -> str:
+    """What the values in the history are; "" if there are none."""
+    if done.metric is None or not done.before.values:
+        return ""
+    spread = ", mean ± standard deviation over seeds" if len(done.seeds) > 1 else ""
+    return f"In parentheses: median {short(done.metric.name)} over the last tenth of a training{spread}."
 
 
 def _cut_short(error: BaseException | None) -> Iterator[str]:

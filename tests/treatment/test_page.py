@@ -135,6 +135,13 @@ def test_what_helped_is_shown_before_and_after_with_all_seeds(trained, tmp_path)
     assert "gatdiag report" in said
 
 
+@pytest.mark.parametrize(("seeds", "spread"), [([0], ""), ([0, 1], ", mean ± standard deviation over seeds")])
+def test_it_is_said_what_the_values_in_the_history_are(tmp_path, seeds, spread):
+    gatdiag.treat(make, loop(1e-6), seeds=seeds, folder=tmp_path / "t")
+    page = (tmp_path / "t" / "treatment.html").read_text()
+    assert f"In parentheses: median loss over the last tenth of a training{spread}." in page
+
+
 def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(trained, tmp_path):
     before, after = trained("before", [2.0]), trained("after", [2.0])
     said = page_of(tmp_path, before, [trial(after, False)], by_hand=[FIX])
@@ -150,6 +157,15 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
     assert "after-1: rate: it did not help" in said
     assert "after-1: output: it helped" in said
     assert "The cause has to be fixed in your code." in page_of(tmp_path, before, by_hand=[FIX])
+
+
+def test_a_symptom_that_nothing_explains_is_not_called_a_cause(tmp_path):
+    loss = Finding("loss-not-falling", "warning", "The loss does not fall", "It fell by 1 %.", remedy="# train on less")
+    before = Trial("before", diagnoses=(Diagnosis((loss,), state="failing"),))
+    done = Treatment(tmp_path, (0,), None, before)
+    assert done.headline == "No cause was found"
+    assert done.notes == ("The loss does not fall: train on less",)
+    assert "To change in your code" not in write_page(done).read_text()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,11 @@ def deep(depth=30):
     return nn.Sequential(nn.Linear(4, 8), *hidden, nn.Linear(8, 3))
 
 
+def regression():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
 FAULTS = {
     "input-nonfinite": (perceptron, {"x": X.log()}),
     "input-scale": (perceptron, {"x": 1e4 * X}),
@@ -82,6 +87,7 @@ FAULTS = {
     "depth-vanishing-gradient": (deep, {}),
     "dead-units": (dead, {}),
     "output-softmax-twice": (lambda: perceptron(nn.Softmax(1)), {}),
+    "loss-broadcast": (regression, {"loss": lambda out: (out - Y).square().mean()}),
     "no-training-signal": (perceptron, {"loss": lambda out: 0 * cross_entropy(out)}),
     "parameters-without-gradient": (without_gradient, {}),
     "nonfinite-operation": (perceptron, {"loss": lambda out: cross_entropy(out) + (0 * out).sqrt().sum()}),

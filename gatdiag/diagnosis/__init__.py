@@ -3,8 +3,9 @@
 Each check looks for one cause. It is a function of `Facts` that returns a finding, None if nothing is wrong, or a
 string: the reason why the check could not be made.
 
-    inputs           NaN, scale and constancy of the model's inputs
-    wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal
+    inputs           NaN, scale and constancy of the model's inputs, missing edges
+    wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
+                     with broadcasting
     output           probabilities passed to a loss that expects logits
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
@@ -83,6 +84,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "input-nonfinite": inputs.check_non_finite,
     "parameters-not-in-optimizer": wiring.check_optimizer,
     "gradients-not-cleared": wiring.check_cleared,
+    "loss-broadcast": wiring.check_broadcast,
     "no-training-signal": wiring.check_signal,
     "nonfinite-operation": non_finite.check_non_finite,
     "output-softmax-twice": output.check_softmax_twice,
@@ -102,6 +104,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "parameters-without-gradient": wiring.check_gradients,
     "clipping-too-tight": rates.check_clipping,
     "lr-too-small": rates.check_too_small,
+    "input-without-edges": inputs.check_edges,
     "overfitting": generalization.check_overfitting,
     "law-broken": laws.check_laws,
     "optimizer-breaks-conservation": laws.check_conservation,

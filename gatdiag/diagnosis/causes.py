@@ -84,6 +84,12 @@ _ROWS: Final = {
         Remedy("optimizer.zero_grad()  # in every step, before loss.backward()", (Action("clear_gradients"),)),
         severity="certain", needs_training=True,
     ),
+    "loss-broadcast": Cause(
+        "Outputs and targets are broadcast in the loss", "the gradient does not depend on a node's own target",
+        "training_curves", "out.shape == y.shape is True where the loss compares outputs and targets.",
+        Remedy("y = y.view_as(out)  # before the loss: [N, 1] - [N] is [N, N]"), severity="certain",
+        is_independent=True,
+    ),
     "no-training-signal": Cause(
         "No training signal", "without a gradient nothing else can be judged", "gradient_norms",
         "The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
@@ -165,6 +171,15 @@ _ROWS: Final = {
     "lr-too-small": Cause(
         "The learning rate is too small", "everything above makes steps short, too", "unchanged_fraction",
         needs_training=True,
+    ),
+    "input-without-edges": Cause(
+        "No edges", "an MLP trains, too", "smoothing_by_layer",
+        "edge_index[:, edge_index[0] != edge_index[1]].unique() holds most of the nodes in the forward pass.",
+        Remedy(
+            "print(x.shape, edge_index.shape, edge_index.unique().numel())  # in forward: edge_index is [2, edges]\n"
+            "data = torch_geometric.data.Batch.from_data_list(graphs)  # joins graphs with the right node numbers"
+        ),
+        is_independent=True,
     ),
     "dead-weights": Cause(
         "Dead weights", "of checkpoints: rows of zeros",

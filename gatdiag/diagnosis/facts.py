@@ -104,7 +104,7 @@ class Facts:
     @cached_property
     def has_convolutions(self) -> bool:
         """The network has a graph convolution."""
-        return any(_is_conv(layer) for layer in self.layers)
+        return any(is_conv(layer) for layer in self.layers)
 
     @cached_property
     def has_laws(self) -> bool:
@@ -166,6 +166,8 @@ class Facts:
     @cached_property
     def chance_loss(self) -> float:
         """Loss of the best constant prediction: entropy of labels, variance of targets, or log of the class count."""
+        if self.broadcast_loss > 0:
+            return self.broadcast_loss
         labels = np.asarray(self.output.get("labels") or [], float)
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
@@ -173,6 +175,21 @@ class Facts:
         if (variance := self._target_variance()) > 0:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
+
+    @cached_property
+    def broadcast_loss(self) -> float:
+        """The part of the first loss that is left if all outputs equal the target that they share; NaN if none is.
+
+        It is the variance of the targets if the loss compares each output with the targets of all nodes.
+        """
+        target = self.output.get("common_target")
+        if target is None or target["loss"] is None or target["step"] not in self.loss.index:
+            return math.nan
+        if self.has_several_optimizers:
+            return math.nan
+        loss = float(self.loss[target["step"]])
+        left = loss - float(target["loss"])
+        return left if left > limit("broadcast") * loss else math.nan
 
     def _target_variance(self) -> float:
         """Variance of the targets if the loss is a mean squared error; else NaN."""
@@ -404,7 +421,7 @@ class Facts:
         plain layers after the last convolution are therefore left out.
         """
         layers = [layer for layer in self.layers if layer["name"] not in self.score_layers]
-        convolutions = [place for place, layer in enumerate(layers) if _is_conv(layer)]
+        convolutions = [place for place, layer in enumerate(layers) if is_conv(layer)]
         end = convolutions[-1] + 1 if convolutions else len(layers)
         behind = [layer for layer in layers[end:] if layer.get("kind") not in _GRAPH_LEVEL]
         return [layer["name"] for layer in [*layers[:end], *behind]]
@@ -440,7 +457,8 @@ class Facts:
         return {name: geometric_mean(values) for name, values in found.items()}
 
 
-def _is_conv(layer: Mapping[str, Any]) -> bool:
+def is_conv(layer: Mapping[str, Any]) -> bool:
+    """True for a graph convolution, by its kind."""
     return "Conv" in str(layer.get("kind")) and not str(layer.get("kind")).startswith(("Conv1d", "Conv2d", "Conv3d"))
 
 

@@ -1,6 +1,6 @@
-"""The inputs of the model: NaN, scale, no variation. Rests on what the recorder noted about them once."""
+"""The inputs of the model: NaN, scale, no variation, no edges. Rests on what the recorder noted about them once."""
 
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, is_conv
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number
@@ -73,6 +73,37 @@ def check_scale(facts: Facts) -> Finding | str | None:
             size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
             return _scale(facts, one["name"], text, size, f"below {threshold_text('input-small')}")
     return None
+
+
+def check_edges(facts: Facts) -> Finding | str | None:
+    """No layer is given an edge between two nodes, or all convolutions are given edges between few of the nodes."""
+    known = {name: one for name, one in facts.signals.get("edges", {}).items() if one["connected"] is not None}
+    if not known:
+        return "no layer was given an edge_index"
+    best = max(known.values(), key=lambda one: float(one["connected"]))
+    share = float(best["connected"])
+    evidence = Evidence("share of nodes with an edge to another node", share)
+    if share == 0:
+        what = "holds only self-loops" if best["edges"] else "is empty"
+        return facts.finding(
+            "input-without-edges",
+            f"The edge_index {what}, so that no node gets a message from another: the network is an MLP.",
+            evidence,
+            threshold="Exact: no threshold.",
+            severity="error" if facts.state == "failing" else "warning",
+            layers=tuple(known),
+        )
+    if share >= limit("edges") or not {*known} <= {one["name"] for one in facts.layers if is_conv(one)}:
+        return None
+    return facts.finding(
+        "input-without-edges",
+        f"Only {number(100 * share)} % of the nodes have an edge to another one. For the others the network is an MLP.",
+        evidence,
+        title="Few nodes have edges",
+        threshold=f"Flagged below {threshold_text('edges')}.",
+        severity="note" if facts.state == "trained" else "warning",
+        layers=tuple(known),
+    )
 
 
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:

@@ -29,6 +29,7 @@ THRESHOLDS: Final = {
     ),
     "input-huge": Threshold(100, "the same if the network trains: 1e4 times the curvature of standardized inputs"),
     "input-small": Threshold(1e-3, "rms norm of a row: negligible beside a usual bias"),
+    "edges": Threshold(0.1, "share of nodes with an edge to another node; healthy runs 0.63 to 1"),
     # initialization: norm of each first feature weight over that of Glorot's
     "gain-large": Threshold(
         4, "times Glorot's norm, geometric mean over layers; usual initializations are within 0.28 to 2.5"
@@ -120,6 +121,8 @@ THRESHOLDS: Final = {
     "unchanged": Threshold(0.5, "share of a layer's weights; a ten-layer GAT that trained had 0.26, the same network "
     "stuck 0.69"),
     "labels": Threshold(20, "labels seen: with fewer, they are not judged"),
+    "broadcast": Threshold(1e-3, "of the first loss is left if all outputs equal the target that they share"),
+    "target-moves": Threshold(10, "times the spread of targets within batches; the mean of usual targets moves less"),
     "criterion": Threshold(0.5, "share of the steps whose dL/dout is that of the criterion"),
 }  # fmt: skip
 

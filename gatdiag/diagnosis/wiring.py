@@ -1,4 +1,4 @@
-"""The training loop: parameters in no optimizer or without a gradient, gradients not cleared, no training signal."""
+"""The training loop: parameters in no optimizer or without a gradient, gradients not cleared, faults of the loss."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -180,6 +180,51 @@ def check_signal(facts: Facts) -> Finding | str | None:
     if len(known) and (known == 0).all():
         return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
     return None
+
+
+def check_broadcast(facts: Facts) -> Finding | str | None:
+    """The loss compares each output with the targets of all nodes, because the shapes of the two are broadcast."""
+    output = facts.output
+    if "min" not in output:
+        return "the model's output was not recorded"
+    if facts.has_several_optimizers:
+        return "there are several optimizers, each with a loss of its own"
+    if values := output.get("counted_targets"):
+        return _broadcast(
+            facts,
+            "The gradient at each output is the number of all targets below it minus that above it",
+            "median",
+            Evidence("values of dL/dout, of which an absolute error has two", values),
+            threshold="Exact: these values are integers over N^2 and ascend with the outputs.",
+        )
+    target = output.get("common_target")
+    if target is None or None in target.values():
+        return None
+    moves = target["step"] not in facts.loss.index and (
+        target["high"] - target["low"] > limit("target-moves") * target["spread"]
+    )
+    if math.isnan(facts.broadcast_loss) and not moves:
+        return "all targets are the same, or the loss of the first step was not logged"
+    return _broadcast(
+        facts,
+        "The loss pulls all outputs to one value, instead of each to its own target",
+        "mean",
+        Evidence("spread of the targets in dL/dout", target["spread"]),
+        Evidence("mean of the targets", target["low"]),
+        Evidence("part of the first loss that no output can reduce", facts.broadcast_loss),
+        threshold="Flagged if this spread is below 1e-3 of that of the outputs in the first steps, and a part of the "
+        f"loss is left or the mean moves: {threshold_text('broadcast', 'target-moves')}.",
+    )
+
+
+def _broadcast(facts: Facts, text: str, learned: str, *evidence: Evidence, threshold: str) -> Finding:
+    return facts.finding(
+        "loss-broadcast",
+        f"{text}: outputs [N, 1] and targets [N] are broadcast to [N, N], so the network can only learn the {learned} "
+        "of the targets.",
+        *evidence,
+        threshold=threshold,
+    )
 
 
 def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, severity: Severity = "error") -> Finding:

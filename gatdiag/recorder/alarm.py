@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CERTAIN: Final = {
     "input-nonfinite": 1,
     "output-softmax-twice": 1,
+    "loss-broadcast": 10,
     "no-training-signal": 10,
     "parameters-not-in-optimizer": 10,
     "parameters-without-gradient": 10,

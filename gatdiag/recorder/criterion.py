@@ -5,6 +5,7 @@ smallest entry is the label. The loss itself is not accessed. A softmax or sigmo
 one is visible in the gradient, too.
 """
 
+import math
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,9 @@ _TWICE_MIN_ROWS: Final = 3
 _SIGNIFICANT_ROW: Final = 0.1  # of the largest row norm; smaller rows do not count
 _MAX_ROWS: Final = 5000  # for labels; evenly spaced, because in link prediction all positive pairs come first
 _MAX_FITTED_ROWS: Final = 500  # for the loss
+_MAX_TARGET_SPREAD: Final = 1e-3  # of targets that count as one, relative to the spread of the outputs
+_MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
+_MIN_COUNTING_ROWS: Final = 8
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> the operation that makes these.
@@ -106,16 +110,82 @@ def _count_labels(name: str, g: Tensor) -> Tensor | None:
 
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     """The loss and the variance of the targets y = o - n dL/do / 2, if the loss is the mean of (o - y)^2."""
-    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
-    live = (g != 0).any(1)
-    o, g = o[live], g[live]
-    if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
+    o, g = _finite_live_rows(o, gradient)
+    if not len(g):
         return {}
     y = o - g * g.numel() / 2
     return {
         "implied_mse": float((o - y).square().mean()),
         "implied_variance": float((y - y.mean(0)).square().mean()),
     }
+
+
+def common_target(o: Tensor, gradient: Tensor) -> dict[str, float]:
+    """The target t that all rows share, if the loss is a squared error of one output per row.
+
+    If outputs of shape [N, 1] and targets of shape [N] are broadcast to [N, N], each output is compared with all
+    targets, and dL/do depends on their mean t alone: 2 (o - t) / N for the mean of all squares, 2 N (o - t) for their
+    sum, or half of that.
+
+    Returns:
+        "target": t; "spread": of the rows' targets around it, infinite if they differ; "loss": the squared error
+        between the outputs and t. Empty if none of this can be told.
+    """
+    o, g = _finite_live_rows(o, gradient)
+    if g.shape[1] != 1 or len(g) < 3:
+        return {}
+    few, max_spread = slice(_MAX_FITTED_ROWS), _MAX_TARGET_SPREAD * float(o.std())
+    for slope in (2 / len(g), 1 / len(g), 2 * len(g), len(g)):
+        if all((spread := float((o[rows] - g[rows] / slope).std())) < max_spread for rows in (few, slice(None))):
+            t = float((o - g / slope).mean())
+            return {"target": t, "spread": spread, "loss": slope / 2 * float((o - t).square().sum())}
+    return {"target": math.nan, "spread": math.inf, "loss": math.nan}
+
+
+def counted_targets(o: Tensor, gradient: Tensor) -> int:
+    """Number of values of dL/do if it counts the targets of all rows below and above each output; else 0.
+
+    So it does for the absolute error if [N, 1] and [N] are broadcast to [N, N]: it is the number of targets below minus
+    that above, over N^2 for the mean. Otherwise it has two values.
+    """
+    o, g = as_rows(o.detach()), as_rows(gradient.detach())
+    if g.shape[1] != 1:
+        return 0
+    o, g = o[:, 0], g[:, 0].double()
+    for rows in (slice(None), g != 0):  # without a mask, and with one
+        seen = g[rows]
+        n = len(seen)
+        for scale in (n**2, 1) if n >= _MIN_COUNTING_ROWS else ():
+            if not all(_may_count(part * scale, n) for part in (seen[:_MAX_FITTED_ROWS], seen)):
+                continue
+            counts = (seen * scale).round()[o[rows].argsort()]
+            if bool((counts.diff() >= 0).all()):
+                return len(counts.unique())
+    return 0
+
+
+def _may_count(x: Tensor, n: int) -> bool:
+    """True if each entry can be the difference of two numbers whose sum is n."""
+    exact = x.round()
+    is_one = ((x - exact).abs() < _MAX_COUNT_ERROR) & ((exact != 0) | (x == 0)) & (exact.abs() <= n)
+    return bool((is_one & ((exact - n) % 2 == 0)).all())
+
+
+def _finite_live_rows(o: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows with a gradient, as float64; none if one is not finite."""
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
+    live = (g != 0).any(1)
+    o, g = o[live], g[live]
+    return (o, g) if bool(o.isfinite().all()) and bool(g.isfinite().all()) else (o[:0], g[:0])
+
+
+def edge_statistics(edges: Tensor, nodes: int) -> dict[str, float]:
+    """Number of edges and of self-loops, and the share of the nodes that have an edge to another node."""
+    between = edges[:, edges[0] != edges[1]]
+    has_edge = torch.zeros(nodes, dtype=torch.bool, device=edges.device)
+    has_edge[between.flatten()] = True
+    loops = edges.shape[1] - between.shape[1]
+    return {"edges": edges.shape[1], "loops": loops, "connected": float(has_edge.double().mean())}
 
 
 def _gradient_shapes(o: Tensor, g: Tensor) -> dict[str, Tensor]:

@@ -424,7 +424,7 @@ class LayerRecorder:
         """The edges that this layer was given, or the last ones given to a layer before it, if they fit its output."""
         if any(isinstance(item, tuple | list | dict) for item in inputs):
             return None  # bipartite: the edges connect nodes of two kinds
-        self._edge_index = next((item for item in inputs if _is_edge_index(item)), self._edge_index)
+        self._edge_index = next((item for item in inputs if is_edge_index(item)), self._edge_index)
         edges = self._edge_index
         return None if edges is None or (edges.numel() and int(edges.max()) >= nodes) else edges
 
@@ -523,7 +523,8 @@ def _stack_rows(items: Sequence[smoothing.Numbers | Tensor]) -> NDArray[np.float
     return found
 
 
-def _is_edge_index(item: Any) -> bool:
+def is_edge_index(item: Any) -> bool:
+    """True for an integer tensor of shape [2, E]."""
     return (
         isinstance(item, Tensor)
         and item.layout == torch.strided

@@ -14,7 +14,7 @@ import inspect
 import math
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -27,10 +27,12 @@ from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.backlog import Sample
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import is_low_precision
+from gatdiag.recorder.layers import first_tensor, is_edge_index, is_low_precision
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
+_FIRST_TARGETS: Final = 10  # records in which a target that all rows share is looked for
+_CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as many, no edges are inspected any more
 _FIRST_OVERSHOOTS: Final = 30  # records whose overshoot is measured, and every tenth
 _OVERSHOOT_EVERY: Final = 10
 _MAX_ARGUMENTS: Final = 100
@@ -60,9 +62,11 @@ class Signals:
         self._foreign: list[weakref.ref[Tensor]] = []  # leaves of the graph that are not parameters of the model
         self._criteria: list[str] = []
         self._implied: dict[str, Any] = {}
+        self._targets: list[dict[str, Any]] = []  # common targets of the rows of each output
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
         self._after_sigmoid: set[str] = set()  # layers
+        self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
         self._measured_overshoot = False  # `measures_overshoot` of the last step
         self._awaits_backward = False
         self._leftover: Tensor | float | None = None  # norm of the gradients at the beginning of the backward pass
@@ -75,8 +79,9 @@ class Signals:
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
-    def on_layer(self, layer: str, inputs: Iterable[Any]) -> None:
-        """Called after a layer in training: note its share of dead inputs, and whether they come from a sigmoid."""
+    def on_layer(self, layer: str, inputs: Sequence[Any]) -> None:
+        """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
+        self._inspect_edges(layer, inputs)
         x = next((x for _, x in named_tensors(inputs) if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
             return
@@ -89,6 +94,20 @@ class Signals:
         known["last"] = share
         known["since"] = (self._step if known["since"] is None else known["since"]) if share >= 0.9 else None
         self._has_changed = True
+
+    def _inspect_edges(self, layer: str, inputs: Sequence[Any]) -> None:
+        if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
+            return
+        edges, x = next(filter(is_edge_index, inputs), None), first_tensor(inputs)
+        if edges is None or x is None or x.dim() < 2:
+            return
+        found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
+        nodes = x.shape[-2]
+        if edges.numel() and isinstance(inputs[0], Tensor) and int(edges.max()) < nodes:  # of one kind
+            found = criterion.edge_statistics(edges, nodes)
+        if layer not in self._edges or found["connected"] > self._edges[layer]["connected"]:
+            self._edges[layer] = found
+            self._has_changed = True
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Called after a training forward pass of the model."""
@@ -167,11 +186,21 @@ class Signals:
                 name, misfit, labels = criterion.identify(o, gradient)
                 self._criteria.append(name)
                 self._output |= {"criterion_misfit": misfit} if name else {}
+                if self._records < _FIRST_TARGETS:
+                    self._inspect_targets(o, gradient)
                 if not name and "implied_mse" not in self._implied:
-                    self._implied = criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
+                    self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
                 if labels is not None and (self._labels is None or len(labels) == len(self._labels)):
                     self._labels = labels if self._labels is None else self._labels + labels
                 self._has_changed = True
+
+    def _inspect_targets(self, o: Tensor, gradient: Tensor) -> None:
+        """Find out whether the loss compares each output with the targets of all rows."""
+        differ = bool(self._targets) and not math.isfinite(self._targets[-1]["spread"])
+        if not differ and (found := criterion.common_target(o, gradient)):
+            self._targets.append({"step": self._step, **found})
+        if (values := criterion.counted_targets(o, gradient)) > 2:
+            self._implied["counted_targets"] = values
 
     def _measure_leftover(self) -> Tensor | float:
         gradients = [(tensor, tensor.grad) for tensor in self.parameters]
@@ -221,11 +250,24 @@ class Signals:
             output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
         if self._labels is not None:
             output["labels"] = self._labels.tolist()
+        if target := self._common_target():
+            output["common_target"] = target
         graph = dict(self._graph)
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
-        layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid)}
+        layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
         return {"inputs": self._inputs, "output": output, **layers, **graph}
+
+    def _common_target(self) -> dict[str, Any] | None:
+        """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""
+        found = self._targets
+        if not found or len({each["step"] for each in found}) < len(found):
+            return None
+        targets, spread = [each["target"] for each in found], max(each["spread"] for each in found)
+        if not math.isfinite(spread):
+            return None
+        first = {name: found[0][name] for name in ("step", "loss")}
+        return {**first, "low": min(targets), "high": max(targets), "spread": spread}
 
 
 def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -39,6 +39,10 @@ def depth(column, values, **others):
     }
 
 
+def common_target(**given):
+    return {"step": 0, "loss": 0.5, "low": 1.0, "high": 1.0, "spread": 1e-7, **given}
+
+
 # Code, the arguments of `build` where what is measured is the given factor times the threshold, the flagged side.
 CASES = {
     "init-too-large": (
@@ -143,6 +147,25 @@ CASES = {
         },
         "above",
     ),
+    "loss-broadcast": (
+        lambda f: {
+            "logged": {"loss": FLAT},
+            "signals": {
+                "output": {
+                    "min": 0.0,
+                    "common_target": common_target(loss=2.0 * (1 - limit("broadcast") * f)),
+                }
+            },
+        },
+        "above",
+    ),
+    "input-without-edges": (
+        lambda f: {
+            "logged": {"loss": FLAT},
+            "signals": {"edges": {"convs.1": {"edges": 90, "loops": 3, "connected": limit("edges") * f}}},
+        },
+        "below",
+    ),
     "loss-not-falling": (
         lambda f: {"logged": {"loss": np.linspace(2, 2 * (1 - limit("fall") * f), STEPS)}},
         "below",
@@ -231,6 +254,51 @@ def test_frozen_parameters_are_no_problem_in_a_network_that_trains(tmp_path):
         rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][0]["parameters"][0].update(trainable=False))
         codes = [finding.code for finding in diagnose(run.folder)]
         assert ("parameters-without-gradient" in codes) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "is_broadcast"),
+    [
+        ({}, True),
+        ({"loss": 2.0}, False),  # all labels are the same
+        ({"loss": None}, False),
+        ({"step": STEPS}, False),  # its loss was not logged
+        ({"step": STEPS, "high": 1.5}, True),  # the mean of the next batch is another
+        ({"step": STEPS, "high": 1.5, "spread": 0.1}, False),
+    ],
+)
+def test_one_target_for_all_nodes_is_due_to_broadcasting_if_it_leaves_a_loss_or_moves(tmp_path, given, is_broadcast):
+    output = {"min": 0.0, "common_target": common_target(**given)}
+    run = build(tmp_path / "run", logged={"loss": FLAT}, signals={"output": output})
+    assert (diagnose(run).verdict.code == "loss-broadcast") == is_broadcast
+
+
+def test_optimizers_that_take_turns_may_have_one_target_for_all_nodes(tmp_path):
+    """As in least-squares adversarial training, whose logged loss has other parts."""
+    optimizers = [{"class": name, "groups": [{"lr": 0.1, "parameters": ALL}]} for name in ("SGD", "Adam")]
+    signals = {"output": {"min": 0.0, "common_target": common_target()}}
+    diagnosis = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, signals=signals, optimizers=optimizers))
+    assert "several optimizers" in diagnosis.skipped["loss-broadcast"]
+
+
+def test_the_best_that_a_broadcast_loss_allows_is_the_variance_of_the_targets(tmp_path):
+    """So that the way from a distant start to the mean of the targets is no training."""
+    signals = {"output": {"min": 0.0, "common_target": common_target(loss=98.0)}}
+    run = build(tmp_path / "run", logged={"loss": [100.0, *FLAT[1:]]}, signals=signals)
+    assert Facts(run).chance_loss == pytest.approx(2.0)
+    assert (diagnose(run).state, diagnose(run).verdict.severity) == ("failing", "error")
+
+
+@pytest.mark.parametrize(
+    ("losses", "connected", "severity"),
+    [(FLAT, 0.0, "error"), (FALLING, 0.0, "warning"), (FLAT, 0.05, "warning"), (FALLING, 0.05, "note")],
+)
+def test_missing_edges_weigh_by_how_well_the_network_trains(tmp_path, losses, connected, severity):
+    edges = {"edges": 9, "loops": 9 if connected == 0 else 0, "connected": connected}
+    run = build(tmp_path / "run", logged={"loss": losses}, signals={"edges": {"convs.0": edges}})
+    (one,) = [one for one in diagnose(run) if one.code == "input-without-edges"]
+    assert (one.severity, one.layers) == (severity, ("convs.0",))
+    assert ("only self-loops" in one.text) == (connected == 0)
 
 
 def test_gradients_that_are_all_zero_are_no_signal(tmp_path):

@@ -28,7 +28,16 @@ class Squashed(Gat):
         return super().forward(x, edge_index).softmax(1)
 
 
-def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True, spoil=None, weight=1.0, **options):
+class Regression(Gat):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index)[:, :1]
+
+
+def broadcast_loss(model, data):
+    return (model(data.x, data.edge_index) - data.y).square().mean()
+
+
+def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True, spoil=None, loss=loss_of, **options):
     """Train, watched if there is a folder; returns the model and the recorder."""
     torch.manual_seed(0)
     model, data = model() if model else Gat(), graph()
@@ -39,10 +48,10 @@ def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True,
     for _ in range(steps):
         if clears:
             optimizer.zero_grad()
-        loss = weight * loss_of(model, data)
-        loss.backward()
+        value = loss(model, data)
+        value.backward()
         optimizer.step()
-        recorder.log(loss=loss)
+        recorder.log(loss=value)
     recorder.finish()
     return model, recorder
 
@@ -59,7 +68,12 @@ FAULTS = {
         9,
         "keep their initial values: convs.0.",
     ),
-    "no-training-signal": ({"weight": 0.0}, 9, "The gradient of every parameter is exactly zero"),
+    "no-training-signal": (
+        {"loss": lambda *given: 0.0 * loss_of(*given)},
+        9,
+        "The gradient of every parameter is exactly zero",
+    ),
+    "loss-broadcast": ({"model": Regression, "loss": broadcast_loss}, 9, "[N, 1] and targets [N] are broadcast"),
     "gradients-not-cleared": ({"clears": False}, 9, "Gradients are never cleared"),
     "output-softmax-twice": ({"model": Squashed}, 0, "ends in softmax"),
     "input-nonfinite": ({"spoil": with_nan}, 0, "NaN in the output of convs.0. NaN or infinity in the inputs: The"),

@@ -196,3 +196,73 @@ def test_the_range_of_probabilities():
     assert found["row_sum_error"] < 1e-12
     assert 0 < found["min"] < found["max"] < 1
     assert criterion.output_statistics(torch.tensor([[math.nan]])) == {}
+
+
+VALUES = 3 * torch.randn(30, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+COLUMN = torch.randn(30, 1, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+SQUARES = {
+    "mean": lambda o, y: (o - y).square().mean(),
+    "half": lambda o, y: (o - y).square().mean() / 2,
+    "sum": lambda o, y: (o - y).square().sum(),
+    "masked": lambda o, y: (o[:20] - y[:20]).square().mean(),
+}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("has_column", [True, False])
+def test_a_broadcast_squared_error_has_one_target_their_mean(name, dtype, has_column):
+    """Whether the outputs have a column more than the targets or the other way round."""
+    o, y = (COLUMN, VALUES) if has_column else (COLUMN[:, 0], VALUES[:, None])
+    o, y = o.to(dtype), y.to(dtype)
+    loss = SQUARES[name]
+    found = criterion.common_target(o, gradient(o, lambda o: loss(o, y)))
+    seen = slice(20 if name == "masked" else None)
+    variance = float(loss(o, y)) - found["loss"]
+    assert found["target"] == pytest.approx(float(VALUES[seen].mean()), rel=1e-4)
+    assert found["spread"] < 1e-5
+    least = loss(o * 0 + VALUES[seen].mean(), y)  # all outputs at the mean
+    assert variance == pytest.approx(float(least), rel=1e-4)
+
+
+OTHERS = {
+    "squared error": lambda o: F.mse_loss(o, VALUES[:, None]),
+    "absolute error": lambda o: F.l1_loss(o, VALUES[:, None]),
+    "sum of absolute errors": lambda o: F.l1_loss(o, VALUES[:, None], reduction="sum"),
+    "insensitive": lambda o: (o - 1e-2).abs().sub(0.5).clamp(min=0).sum(),
+    "hinge": lambda o: (1 + o * VALUES[:, None].sign()).clamp(min=0).sum(),
+    "Huber": lambda o: F.huber_loss(o, VALUES[:, None]),
+    "a line": lambda o: F.mse_loss(o, -2 * o.detach() + 1),
+    "binary": lambda o: F.binary_cross_entropy_with_logits(o, (VALUES[:, None] > 0).double()),
+    "one class": lambda o: F.binary_cross_entropy_with_logits(1e-2 * o, torch.ones_like(o)),
+    "pairs": lambda o: ((o - o.T) - (VALUES[:, None] - VALUES)).square().mean(),
+    "ranking": lambda o: (1 - (o - o.T) * (VALUES[:, None] - VALUES).sign()).clamp(min=0).mean(),
+    "thresholds": lambda o: F.softplus(o - torch.linspace(-2, 2, 5)).mean(),
+    "outer product": lambda o: F.mse_loss(o @ o.T, VALUES[:, None] * VALUES),
+    "energy distance": lambda o: (o - VALUES).abs().mean() - (o - o.T).abs().mean() / 2,
+    "mean": lambda o: -o.mean(),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])
+def test_other_losses_have_a_target_for_each_row_or_none(name, scale):
+    o = scale * COLUMN
+    g = gradient(o, OTHERS[name])
+    assert not math.isfinite(criterion.common_target(o, g).get("spread", math.inf))
+    assert criterion.counted_targets(o, g) <= 2
+
+
+@pytest.mark.parametrize("reduction", [torch.mean, torch.sum])
+@pytest.mark.parametrize(("rows", "unseen"), [(30, 0), (29, 0), (29, 7)])
+def test_a_broadcast_absolute_error_counts_targets(reduction, rows, unseen):
+    o, y = COLUMN.float()[:rows], VALUES.float()[:rows]
+    counts = {2 * int(below) - rows for below in (y < o).sum(1)}
+    o = torch.cat([o, torch.zeros(unseen, 1)])
+    assert criterion.counted_targets(o, gradient(o, lambda o: reduction((o[:rows] - y).abs()))) == len(counts)
+
+
+def test_edges_of_a_node_to_itself_connect_nothing():
+    edges = torch.tensor([[0, 1, 2, 2], [1, 1, 2, 0]])
+    assert criterion.edge_statistics(edges, 5) == {"edges": 4, "loops": 2, "connected": 0.6}
+    assert criterion.edge_statistics(edges[:, :0], 5) == {"edges": 0, "loops": 0, "connected": 0.0}

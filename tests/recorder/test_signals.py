@@ -211,6 +211,134 @@ def test_inputs_that_are_all_alike_or_huge_are_named(tmp_path):
     assert gatdiag.diagnose(huge).verdict.code == "input-scale"
 
 
+def regression(*behind):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1), *behind)
+
+
+BROADCAST = {
+    "squares": lambda o, y: (o - y).square().mean(),
+    "mse_loss": F.mse_loss,
+    "absolute": lambda o, y: (o - y).abs().mean(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", BROADCAST)
+@pytest.mark.parametrize("steps", [3, 24])
+def test_targets_without_the_column_of_the_outputs_are_named(tmp_path, name, steps):
+    y = X[:, 0] / 3
+    for right, folder in ((False, "wrong"), (True, "right")):
+        targets = y.view(-1, 1) if right else y
+        run, _ = train(
+            tmp_path / folder, regression(), steps=steps, lr=0.02, loss_of=lambda o, _, t=targets: BROADCAST[name](o, t)
+        )
+        verdict = gatdiag.diagnose(run).verdict
+        assert (verdict.code == "loss-broadcast") != right
+        if not right:
+            assert verdict.severity == "error"
+            assert "view_as(out)" in verdict.remedy
+
+
+def test_outputs_without_the_column_of_the_targets_are_named(tmp_path):
+    y = X[:, :1] * 3
+    run, _ = train(tmp_path / "run", regression(nn.Flatten(0)), loss_of=lambda o, _: (o - y).square().mean())
+    assert gatdiag.diagnose(run).verdict.code == "loss-broadcast"
+
+
+def test_broadcast_targets_of_batches_are_named_where_the_loss_of_an_epoch_is_logged(tmp_path):
+    model, y = regression(), X[:, 0] * 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0) as recorder:
+        for epoch in range(3):
+            for rows in (slice(0, 4), slice(4, 8), slice(8, 12)):
+                optimizer.zero_grad()
+                (model(X[rows]) - y[rows]).square().mean().backward()
+                optimizer.step()
+            recorder.log(loss=1.0 / (1 + epoch))
+    assert gatdiag.diagnose(tmp_path / "run").verdict.code == "loss-broadcast"
+
+
+def test_a_step_with_several_outputs_has_no_common_target(tmp_path):
+    """As of a critic, which is pulled to one for what is real and to zero for what is not."""
+    model = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0) as recorder:
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = (model(X) - 1).square().mean() + model(X.flip(1)).square().mean()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert "loss-broadcast" not in {one.code for one in gatdiag.diagnose(tmp_path / "run")}
+
+
+class Convolution(nn.Module):
+    """A layer that averages over neighbors."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(5, 3)
+        self.root = nn.Parameter(torch.eye(5))
+
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        return self.lin(x @ self.root + torch.zeros_like(x).index_add(0, target, x[source]))
+
+
+class OneConvolution(nn.Module):
+    def __init__(self, edge_index):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.edge_index = Convolution(), edge_index
+
+    def forward(self, x):
+        return self.conv(x, self.edge_index)
+
+
+LOOPS = torch.arange(12).repeat(2, 1)
+RING = torch.stack([LOOPS[0], LOOPS[0].roll(1)])
+
+
+@pytest.mark.parametrize(
+    ("edges", "says"),
+    [(RING[:, :0], "is empty"), (LOOPS, "holds only self-loops"), (RING[:, :1], ""), (torch.cat([RING, LOOPS], 1), "")],
+)
+def test_a_layer_without_edges_between_nodes_is_named(tmp_path, edges, says):
+    run, _ = train(tmp_path / "run", OneConvolution(edges), steps=30)
+    found = {one.code: one for one in gatdiag.diagnose(run)}
+    assert ("input-without-edges" in found) == bool(says)
+    if says:
+        assert says in found["input-without-edges"].text
+        assert found["input-without-edges"].layers == ("conv",)
+
+
+def test_edges_are_missing_only_if_no_step_and_no_layer_has_any(tmp_path):
+    class Pooled(OneConvolution):
+        """A second layer, on a graph of one node."""
+
+        def __init__(self, edge_index):
+            super().__init__(edge_index)
+            self.last = Convolution()
+
+        def forward(self, x):
+            pooled = (x * self.conv(x, self.edge_index).sum(1, keepdim=True)).mean(0, keepdim=True)
+            return self.last(pooled, LOOPS[:, :0])
+
+    run, _ = train(tmp_path / "run", Pooled(RING), loss_of=lambda o, _: o.square().sum())
+    assert run.meta["signals"]["edges"] == {"conv": {"edges": 12, "loops": 0, "connected": 1.0}}
+    assert "input-without-edges" not in {one.code for one in gatdiag.diagnose(run)}
+    model = OneConvolution(LOOPS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "batches", every=1, law_search_seconds=0):
+        for edges in (LOOPS, RING, LOOPS):
+            model.edge_index = edges
+            optimizer.zero_grad()
+            F.cross_entropy(model(X), Y).backward()
+            optimizer.step()
+    assert gatdiag.load(tmp_path / "batches").meta["signals"]["edges"]["conv"]["connected"] == 1.0
+
+
 class Listed(nn.Module):
     """A layer in a plain list."""
 

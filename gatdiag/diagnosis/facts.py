@@ -77,6 +77,11 @@ class Facts:
         return {p["name"]: p for layer in self.run.meta["structure"]["layers"] for p in layer["parameters"]}
 
     @cached_property
+    def trainable(self) -> list[str]:
+        """The parameters that require gradients."""
+        return [name for name, one in self.parameters.items() if one.get("trainable", True)]
+
+    @cached_property
     def groups(self) -> list[dict[str, Any]]:
         """The parameter groups of all optimizers, each with the optimizer's class as "class"."""
         found = self.run.meta.get("optimizers") or []
@@ -86,6 +91,12 @@ class Facts:
     def in_optimizer(self) -> set[str]:
         """The parameters that some optimizer holds."""
         return {name for group in self.groups for name in group.get("parameters") or []}
+
+    @cached_property
+    def not_in_optimizer(self) -> list[str]:
+        """Trainable parameters that the output depends on, as far as it is known, and that no optimizer holds."""
+        known = {*self.in_optimizer, *self.signals.get("unreached", ())}
+        return [n for n in self.trainable if known.isdisjoint(self.parameters[n].get("names") or [n])]
 
     def setting(self, name: str) -> float:
         """The largest value of a setting, such as "momentum", over all groups; 0 if there is none."""
@@ -109,15 +120,16 @@ class Facts:
     @cached_property
     def has_laws(self) -> bool:
         """Conservation laws were recorded."""
-        return bool(self._laws)
+        return bool(self.laws)
 
     @cached_property
     def has_residual_streams(self) -> bool:
         """Some of the laws belong to residual streams."""
-        return any(law.get("kind") == "stream" for law in self._laws)
+        return any(law.get("kind") == "stream" for law in self.laws)
 
     @cached_property
-    def _laws(self) -> list[dict[str, Any]]:
+    def laws(self) -> list[dict[str, Any]]:
+        """The entries of the recorded laws, each of which stands for several."""
         return (self.run.meta.get("laws") or {}).get("found") or []
 
     # --- the loss -----------------------------------------------------------------------------------------------------

@@ -43,11 +43,17 @@ def check_laws(facts: Facts) -> Finding | str | None:
         return f"weights of {dtype} are rounded at each step, which moves c further than predicted"
     if facts.signals.get("is_rough"):
         return "gradients are rounded in mixed precision, which moves c further than predicted"
+    of_laws = {term["parameter"] for law in facts.laws for term in law.get("terms") or ()}
+    if facts.groups and not of_laws.isdisjoint(facts.not_in_optimizer):
+        return "parameters of laws are in no optimizer, which may leave old gradients in them"
     step = int(facts.run.neurons["step"].iloc[-1])
     rows = facts.run.neurons[facts.run.neurons["step"] == step]
     error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])
     if not error:
         return "c was not predicted for this optimizer"
+    # biases and outgoing weights make up c, too, and are rounded where they outweigh the incoming weights
+    size = relative_to_weights(facts.run, rows, rows["c"])
+    error = {layer: value / max(1.0, size.get(layer, 1.0)) for layer, value in error.items()}
     worst = max(error, key=error.__getitem__)
     if not error[worst] > limit("law"):
         return None

@@ -22,7 +22,7 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
     """Trainable parameters that the output depends on and that no optimizer holds."""
     if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
         return "no optimizer was seen"
-    trainable, missing = _trainable(facts), _not_in_optimizer(facts)
+    trainable, missing = facts.trainable, facts.not_in_optimizer
     foreign = facts.signals.get("foreign_leaves", 0)  # leaves of the graph that are no parameters of the model
     if not missing and not foreign:
         return None
@@ -48,15 +48,6 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
         parameters=tuple(missing),
         remedy=Remedy(f"{fix}  # once the model is complete and on its device"),
     )
-
-
-def _trainable(facts: Facts) -> list[str]:
-    return [name for name, one in facts.parameters.items() if one.get("trainable", True)]
-
-
-def _not_in_optimizer(facts: Facts) -> list[str]:
-    known = {*facts.in_optimizer, *facts.signals.get("unreached", ())}
-    return [name for name in _trainable(facts) if known.isdisjoint(facts.parameters[name].get("names") or [name])]
 
 
 def check_gradients(facts: Facts) -> Finding | str | None:
@@ -142,7 +133,7 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     """Gradients of the step before are still there when the backward pass begins."""
     if facts.has_several_optimizers:
         return "there are several optimizers, and one may clear the gradients that another left before they are used"
-    if facts.groups and _not_in_optimizer(facts):
+    if facts.groups and facts.not_in_optimizer:
         return "leftover gradients may belong to parameters in no optimizer, which never use them"
     stale = facts.steps_column("stale_gradient")
     if len(stale) < 3:

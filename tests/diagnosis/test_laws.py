@@ -38,3 +38,38 @@ def test_rounding_of_gradients_in_mixed_precision_breaks_no_law(tmp_path):
     diagnosis = gatdiag.diagnose(gatdiag.load(tmp_path / "run"))
     assert "law-broken" not in [finding.code for finding in diagnosis.findings]
     assert "mixed precision" in diagnosis.skipped["law-broken"]
+
+
+def _laws_of(folder, model, parameters):
+    """Watch 20 steps of Adam on some of the parameters; the diagnosis, and whether laws were recorded."""
+    x, y = torch.randn(60, 12), torch.randint(0, 4, (60,))
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    with gatdiag.watch(model, folder, every=1):
+        for _ in range(20):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    run = gatdiag.load(folder)
+    assert len(run.neurons)
+    return gatdiag.diagnose(run)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e8])
+def test_rounding_of_large_biases_and_outgoing_weights_breaks_no_law(tmp_path, size):
+    for name, place in (("0.bias", 0), ("2.weight", 1)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
+        with torch.no_grad():
+            model.get_parameter(name).mul_(size)
+        diagnosis = _laws_of(tmp_path / f"run{place}", model, model.parameters())
+        assert "law-broken" not in [finding.code for finding in diagnosis]
+        assert "law-broken" not in diagnosis.skipped
+
+
+def test_laws_of_parameters_in_no_optimizer_are_not_judged(tmp_path):
+    """Its zero_grad() leaves old gradients in them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    diagnosis = _laws_of(tmp_path / "run", model, [*model[0].parameters(), *model[4].parameters()])
+    assert "in no optimizer" in diagnosis.skipped["law-broken"]
+    assert diagnosis.verdict.code == "parameters-not-in-optimizer"

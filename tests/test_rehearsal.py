@@ -341,3 +341,22 @@ def test_where_recording_is_turned_off_nothing_is_said(monkeypatch):
 @pytest.mark.slow
 def test_hundreds_of_layers_are_judged():
     assert verdict_on(deep(512), law_search_seconds=0).is_problem
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_complex_weights_are_not_said_to_get_no_gradient(is_mixed):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(X.shape[1], 16, dtype=torch.cfloat)
+            self.last = nn.Linear(16, 3, dtype=torch.float if is_mixed else torch.cfloat)
+
+        def forward(self, x):
+            hidden = self.first(x.to(torch.cfloat))
+            return self.last(hidden.abs()) if is_mixed else self.last(hidden).abs()
+
+    torch.manual_seed(0)
+    model = Complex()
+    diagnosis = gatdiag.preflight(model, X, loss=cross_entropy, optimizer=adam(model))
+    assert diagnosis.verdict.code == "healthy"
+    assert "complex" in diagnosis.skipped["no-training-signal"]

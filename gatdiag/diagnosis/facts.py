@@ -374,6 +374,11 @@ class Facts:
         return self.parameter_grid("gradient_norm")
 
     @cached_property
+    def unmeasured(self) -> set[str]:
+        """Parameters that are not measured, whose gradients are therefore unknown: complex and sparse ones."""
+        return {name for name, norms in zip(self.parameter_names, self.norms.T, strict=True) if np.isnan(norms).all()}
+
+    @cached_property
     def update_ratios(self) -> Floats:
         """Update ratio of each parameter at each recorded step; NaN before training without an optimizer."""
         ratios = self.parameter_grid("update_ratio")

@@ -60,7 +60,8 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         return "no gradient was recorded"
     frozen = [name for name, one in facts.parameters.items() if not one.get("trainable", True)]
     grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
-    never = [name for name, values in grads.items() if name not in frozen and np.isnan(values).all()]
+    unknown = {*frozen, *facts.unmeasured}
+    never = [name for name, values in grads.items() if name not in unknown and np.isnan(values).all()]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)
     if len(zero) >= total:
@@ -166,6 +167,8 @@ def check_signal(facts: Facts) -> Finding | str | None:
     known = facts.gradient_norms[np.isfinite(facts.gradient_norms)]
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
+    if facts.unmeasured and not facts.is_non_finite:
+        return "gradients of complex or sparse parameters are not measured"
     if not len(known) and not facts.is_non_finite and not facts.run.meta.get("first_non_finite"):
         return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
     if len(known) and (known == 0).all():

@@ -9,6 +9,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
 
 _EARLY: Final = 20  # steps
@@ -19,7 +20,7 @@ _NOT_RECORDED = "no update ratio was recorded"
 
 
 def check_too_large(facts: Facts) -> Finding | str | None:
-    """Steps that overshoot the minimum along them, or replace the weights, and a loss that jumps."""
+    """Steps that overshoot the minimum along them, or replace the weights, and a loss that jumps or units that die."""
     if facts.is_of_checkpoints or not len(facts.step_ratios):
         return _NOT_RECORDED
     if facts.is_preflight and not facts.groups:
@@ -37,10 +38,23 @@ def check_too_large(facts: Facts) -> Finding | str | None:
         return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
     if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):
         return _rate_too_large(facts, early, factor, "error")
+    if facts.state in ("failing", "partly") and _kills_units(facts):
+        return _rate_too_large(facts, early, factor, facts.severity)
     swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
     if swings and facts.state == "failing" and facts.step_count >= limit("sure"):
         return _rate_too_large(facts, early, median(over), "warning")
     return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so only jumps were looked for"
+
+
+def _kills_units(facts: Facts) -> bool:
+    """Units died in training, after a step that replaced the weights or went past the minimum along it."""
+    dead = check_dead_units(facts)
+    if not isinstance(dead, Finding):
+        return False
+    before = facts.run.steps["step"] < dead.steps[0]
+    overshoot = facts.run.steps["overshoot"][before] if "overshoot" in facts.run.steps else ()
+    ratio = largest(facts.step_ratios[facts.parameter_steps < dead.steps[0]])
+    return ratio > limit("step-large") or largest(np.asarray(overshoot, float)) > limit("overshoot")
 
 
 def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:

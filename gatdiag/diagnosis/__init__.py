@@ -5,11 +5,11 @@ string: the reason why the check could not be made.
 
     inputs           NaN, scale and constancy of the model's inputs, missing edges
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
-                     with broadcasting
+                     with broadcasting, evaluation mode
     output           probabilities passed to a loss that expects logits
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
-    units            dead units, saturated attention
+    units            dead units, dropout, saturated attention
     rates            learning rate, clipping, weight decay
     non_finite       the operation that returned the first NaN or infinity
     laws             laws that the gradients violate, c that the optimizer moves
@@ -88,12 +88,14 @@ CHECKS: Final[Mapping[str, Check]] = {
     "no-training-signal": wiring.check_signal,
     "nonfinite-operation": non_finite.check_non_finite,
     "output-softmax-twice": output.check_softmax_twice,
+    "evaluation-mode": wiring.check_mode,
     "input-constant": inputs.check_constant,
     "input-scale": inputs.check_scale,
     "init-too-large": initialization.check_too_large,
     "init-unbalanced": initialization.check_balance,
     "init-too-small": initialization.check_too_small,
     "depth-exploding-gradient": depth.check_exploding,
+    "dropout-too-large": units.check_dropout,
     "dead-units": units.check_dead_units,
     "attention-saturated": units.check_attention,
     "depth-vanishing-gradient": depth.check_vanishing,

@@ -110,6 +110,12 @@ _ROWS: Final = {
         Remedy("return x  # in forward, instead of x.softmax(-1) or x.sigmoid(): the loss applies it itself"),
         severity="certain", is_independent=True,
     ),
+    "evaluation-mode": Cause(
+        "Training in evaluation mode", "without normalization of batches, the causes below are another model's",
+        "training_curves", "With model.train() before each step the learning curve is the same.",
+        Remedy("model.train()  # at the start of each epoch, as evaluation leaves the model in evaluation mode"),
+        needs_training=True, is_independent=True,
+    ),
     "input-constant": Cause(
         "All nodes have the same features", "rows that start alike stay alike", "smoothing_by_layer",
         "The rows of the input differ: (data.x != data.x[0]).any() is True.", _POSITIONS, is_independent=True,
@@ -135,6 +141,10 @@ _ROWS: Final = {
         "Gradients explode with depth", "a usual learning rate is too large for gradients that grow with depth",
         "gradient_norms",
         "With scaled branches, or a normalization after each layer, the first loss is just as high.",
+    ),
+    "dropout-too-large": Cause(
+        "The dropout rate is too large", "units that dropout sets to zero are not dead", "training_curves",
+        "With a dropout rate of 0.5 the learning curve is the same.", needs_training=True,
     ),
     "dead-units": Cause(
         "Dead units", "no gradient passes a dead unit", "overview",

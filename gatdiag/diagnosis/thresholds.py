@@ -42,6 +42,7 @@ THRESHOLDS: Final = {
         0.01, "|c| over the squared norms that make it up; random weights 0.3 and more, balanced ones 1e-7"
     ),
     "chance": Threshold(3, "times the loss of the best constant prediction at the first step"),
+    "batches": Threshold(20, "batches: until then, initial values are an eighth or more of the running statistics"),
     # depth
     "explode": Threshold(
         30, "growth of the hidden outputs from first to last; healthy runs 0.12 to 10, faulty runs 7.8 to 3e7"
@@ -76,6 +77,9 @@ THRESHOLDS: Final = {
     "adam": Threshold(16, "layers: from here on, balanced weights train in thousands of steps of gradient descent, and "
     "in hundreds of Adam"),
     # units
+    "dropout": Threshold(
+        0.9, "share of entries that are dropped; healthy runs up to 0.8; at 0.98 32 units did not train"
+    ),
     "dead": Threshold(0.9, "share of units that are zero at every node; healthy runs 0 to 0.69, faulty runs 1"),
     "one-hot": Threshold(
         0.5, "share of nodes whose largest coefficient is above 0.99; healthy runs 0 to 0.004, faulty runs 0.68"

@@ -1,4 +1,4 @@
-"""Dead units, in training or among the weights of a checkpoint, and saturated attention."""
+"""Dead units, in training or among the weights of a checkpoint, dropout, and saturated attention."""
 
 import math
 from collections.abc import Iterator
@@ -74,6 +74,26 @@ def _has_partial_gradients(facts: Facts) -> bool:
     """The network gets gradients but does not learn, so units without one are worth reporting."""
     norms = facts.gradient_norms
     return facts.state in ("failing", "partly") and bool(((norms > 0) & (norms < math.inf)).any())
+
+
+def check_dropout(facts: Facts) -> Finding | None:
+    """Dropout that leaves so little of its input that the network does not train."""
+    rates: dict[str, float] = facts.signals.get("dropout") or {}
+    large = {name: rate for name, rate in rates.items() if rate >= limit("dropout")}
+    is_off = facts.signals.get("evaluation_from") is not None
+    if not large or is_off or facts.state not in ("failing", "partly"):
+        return None
+    worst = max(large, key=large.__getitem__)
+    paths = [name.rpartition(".") for name in large]
+    lines = [f"model.{f'get_submodule({path!r}).' if path else ''}{attribute} = 0.5" for path, _, attribute in paths]
+    return facts.finding(
+        "dropout-too-large",
+        f"Dropout sets {percent(large[worst])} of its input to zero: what is left is mostly noise. The rate is the "
+        "share that is dropped, not the share that is kept.",
+        Evidence(f"dropout rate, {short(worst)}", large[worst]),
+        threshold=f"Flagged from {threshold_text('dropout')}.",
+        remedy=Remedy("\n".join(lines)),
+    )
 
 
 def check_dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:

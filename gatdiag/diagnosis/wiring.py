@@ -1,4 +1,4 @@
-"""The training loop: parameters in no optimizer or without a gradient, gradients not cleared, faults of the loss."""
+"""The training loop: parameters in no optimizer or without a gradient, old gradients, faults of the loss, the mode."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -223,6 +223,30 @@ def _broadcast(facts: Facts, text: str, learned: str, *evidence: Evidence, thres
 
 def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, severity: Severity = "error") -> Finding:
     return facts.finding("no-training-signal", text, evidence, threshold="Exact: no threshold.", severity=severity)
+
+
+def check_mode(facts: Facts) -> Finding | None:
+    """Training in evaluation mode: dropout does nothing, and batch normalization does not normalize the batch.
+
+    Only a note unless there is batch normalization with running statistics of few batches, as networks train well
+    without dropout, and with the statistics of a training before.
+    """
+    since, dropout = facts.signals.get("evaluation_from"), facts.signals.get("dropout") or {}
+    norms = facts.signals.get("batch_norms") or {}
+    if since is None or since > facts.step_count // 2 or not (dropout or norms):
+        return None
+    few = [batches for batches in norms.values() if batches + since < limit("batches")]
+    effects = ["dropout does nothing"] * bool(dropout)
+    effects += ["batch normalization uses its running statistics, which are not updated"] * bool(norms)
+    return facts.finding(
+        "evaluation-mode",
+        f"The model is trained in evaluation mode{f' from step {since:,} on' if since else ''}: "
+        f"{' and '.join(effects)}.",
+        Evidence("batches that running statistics are of, fewest", min(few) + since if few else math.nan),
+        threshold=f"A cause below {threshold_text('batches')}.",
+        severity=None if few else "note",
+        steps=(since,),
+    )
 
 
 def _layers_of(facts: Facts, names: Sequence[str]) -> tuple[str, ...]:

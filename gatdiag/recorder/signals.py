@@ -74,6 +74,8 @@ class Signals:
         self._last_inputs: list[Any] = []  # of the last forward pass: (weak reference, version)
         self._is_same_batch = False
         self._live_rows: Tensor | None = None  # rows of the output with a gradient
+        self._modules: dict[str, Any] = {}  # what the mode of the model matters to
+        self._evaluation_from: int | None = None  # the step since which the model is trained in evaluation mode
         self._has_changed = False
         self._updated = -math.inf  # time of the last update of meta.json
 
@@ -212,6 +214,13 @@ class Signals:
 
     def before_step(self, optimizers: Sequence[Optimizer], sample: Sample | None) -> None:
         """Called before the weights move; adds to the sample of the step."""
+        if not self._modules:
+            self._modules = modules_with_modes(self._model)
+            self._has_changed = True
+        is_training = self._model.training or any(module.training for module in self._model.modules())
+        since = None if is_training else self._step if self._evaluation_from is None else self._evaluation_from
+        self._has_changed |= since != self._evaluation_from
+        self._evaluation_from = since
         if self._step == 0 and self._foreign:
             held = held_by(*optimizers)
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
@@ -256,7 +265,8 @@ class Signals:
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
         layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
-        return {"inputs": self._inputs, "output": output, **layers, **graph}
+        mode = {"evaluation_from": self._evaluation_from, **self._modules}
+        return {"inputs": self._inputs, "output": output, **layers, **graph, **mode}
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""
@@ -268,6 +278,28 @@ class Signals:
             return None
         first = {name: found[0][name] for name in ("step", "loss")}
         return {**first, "low": min(targets), "high": max(targets), "spread": spread}
+
+
+def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """What differs between training and evaluation mode, as it stands in meta.json.
+
+    Dropout by `torch.nn.functional.dropout` is known by its rate if this is in an attribute `dropout`, as in PyG.
+
+    Example:
+        >>> modules_with_modes(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.9)))
+        {'batch_norms': {'0': 0}, 'dropout': {'1.p': 0.9}}
+    """
+    batch_norms: dict[str, int] = {}
+    dropout: dict[str, float] = {}
+    for name, module in model.named_modules():
+        buffers = dict(module.named_buffers(recurse=False))
+        if "running_mean" in buffers:
+            batch_norms[name] = int(buffers.get("num_batches_tracked", 0))
+        attribute = "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout"
+        rate = vars(module).get(attribute)  # without calling a property of the user's
+        if isinstance(rate, float) and 0 < rate <= 1:
+            dropout[f"{name}.{attribute}".lstrip(".")] = rate
+    return {"batch_norms": batch_norms, "dropout": dropout}
 
 
 def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

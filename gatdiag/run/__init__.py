@@ -49,7 +49,9 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
     signals             null, missing, or what was observed once or a few times: {"inputs": [{"name", "rows",
                         "columns", "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs",
-                        "edges", "unreached", "after_sigmoid", "foreign_leaves"}, of which any may be missing
+                        "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
+                        the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
+                        running statistics at the start}, "dropout" {attribute: rate}}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

@@ -690,3 +690,61 @@ def test_adam_is_proposed_for_attention_layers_where_another_optimizer_is_known(
     remedy = CHECKS["init-unbalanced"](Facts(gatdiag.load(run.folder))).remedy
     assert "initialize_(model" in remedy
     assert ("torch.optim.Adam(" in remedy) == (attends and known)
+
+
+@pytest.mark.parametrize(
+    ("losses", "signals", "severity"),
+    [
+        (FLAT, {"evaluation_from": 0, "batch_norms": {"norm": 0}}, "error"),
+        (FLAT, {"evaluation_from": 10, "batch_norms": {"norm": 1}}, "error"),
+        (FALLING, {"evaluation_from": 0, "batch_norms": {"norm": 0}}, "note"),
+        (FLAT, {"evaluation_from": 0, "batch_norms": {"norm": 5000}}, "note"),
+        (FLAT, {"evaluation_from": 0, "dropout": {"drop.p": 0.5}}, "note"),
+        (FLAT, {"evaluation_from": 50, "batch_norms": {"norm": 1}}, None),
+        (FLAT, {"evaluation_from": None, "batch_norms": {"norm": 0}}, None),
+        (FLAT, {"evaluation_from": 0, "batch_norms": {}, "dropout": {}}, None),
+    ],
+)
+def test_evaluation_mode_is_a_cause_where_batch_normalization_does_not_normalize(tmp_path, losses, signals, severity):
+    tables = depth("dead_fraction", [0.0, 1.0], non_finite=[0.0, 0.0]) | {"logged": {"loss": losses}}
+    diagnosis = diagnose(build(tmp_path / "run", **tables, signals=signals))
+    found = {finding.code: finding for finding in diagnosis}
+    assert (found["evaluation-mode"].severity if "evaluation-mode" in found else None) == severity
+    assert ("dead-units" in found) == (losses is FLAT and severity != "error")
+
+
+DROPPED = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 30, "last": 1.0}}}
+
+
+@pytest.mark.parametrize(("rate", "code"), [(0.99, "dropout-too-large"), (0.5, "dead-units")])
+def test_zeros_that_dropout_makes_are_not_dead_units(tmp_path, rate, code):
+    signals = {**DROPPED, "evaluation_from": None, "dropout": {"convs.0.dropout": rate, "drop.p": 0.1}}
+    verdict = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, signals=signals)).verdict
+    assert verdict.code == code
+    if code == "dropout-too-large":
+        assert verdict.remedy == "model.get_submodule('convs.0').dropout = 0.5"
+        assert "dead-units" in [symptom.code for symptom in verdict.symptoms]
+
+
+def test_a_large_dropout_rate_is_no_problem_where_the_network_trains_or_drops_nothing(tmp_path):
+    for name, losses, since in (("trains", FALLING, None), ("off", FLAT, 0)):
+        signals = {"evaluation_from": since, "dropout": {"drop.p": 0.95}}
+        found = diagnose(build(tmp_path / name, logged={"loss": losses}, signals=signals))
+        assert "dropout-too-large" not in [finding.code for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("large", "overshoot", "code"),
+    [(5, 0.5, "lr-too-large"), (40, 0.5, "dead-units"), (None, 0.5, "dead-units"), (None, 3.0, "lr-too-large")],
+)
+def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(tmp_path, large, overshoot, code):
+    ratios = still([0.1, 0.1])
+    if large is not None:
+        ratios[large] = 0.8
+    weights = {"norm": gains(1, 1, width=2), "gradient_norm": still([1.0, 1.0]), "update_ratio": ratios}
+    logged = {"loss": FLAT, "overshoot": np.where(np.arange(STEPS) == 7, overshoot, 0.5)}
+    optimizers = [{"class": "SGD", "groups": [{"lr": 1.0, "parameters": ALL[:6]}]}]
+    run = build(tmp_path / "run", weights=weights, logged=logged, signals=DROPPED, optimizers=optimizers)
+    verdict = diagnose(run).verdict
+    assert verdict.code == code
+    assert ("dead-units" in [symptom.code for symptom in verdict.symptoms]) == (code == "lr-too-large")

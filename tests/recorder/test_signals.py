@@ -396,3 +396,33 @@ def test_an_output_that_cannot_be_looked_at_costs_a_warning_and_no_more(tmp_path
     with pytest.warns(UserWarning, match="signals"):
         train(tmp_path / "run", model, steps=20, clears=False, warn=False)
     assert trains_as_bare(model)
+
+
+class Moded(nn.Module):
+    """Dropout as a module and as a function, and a normalization."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 6), nn.Linear(6, 3)])
+        self.norm, self.drop, self.dropout = nn.BatchNorm1d(6), nn.Dropout(0.25), 0.5
+
+    def forward(self, x):
+        x = F.dropout(self.norm(self.layers[0](x)).relu(), self.dropout, self.training)
+        return self.layers[1](self.drop(x))
+
+
+@pytest.mark.parametrize("since", [None, 0, 1])
+def test_the_mode_of_the_model_and_what_it_matters_to_are_noted(tmp_path, since):
+    model = Moded()
+    model.train(since != 0)
+
+    def loss_of(out, y):
+        if since == 1 and model.training:  # as after an evaluation at the end of the first epoch
+            optimizer.register_step_post_hook(lambda *_: model.eval())
+        return F.cross_entropy(out, y)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    signals = train(tmp_path / "run", model, optimizer=optimizer, loss_of=loss_of)[0].meta["signals"]
+    assert signals["evaluation_from"] == since
+    assert signals["batch_norms"] == {"norm": 0 if since == 0 else 1}
+    assert signals["dropout"] == {"dropout": 0.5, "drop.p": 0.25}

@@ -29,7 +29,7 @@ THRESHOLDS: Final = {
     ),
     "input-huge": Threshold(100, "the same if the network trains: 1e4 times the curvature of standardized inputs"),
     "input-small": Threshold(1e-3, "rms norm of a row: negligible beside a usual bias"),
-    "edges": Threshold(0.1, "share of nodes with an edge to another node; healthy runs 0.63 to 1"),
+    "edges": Threshold(0.1, "share of nodes with an edge to another node; healthy runs 0.5 to 1"),
     # initialization: norm of each first feature weight over that of Glorot's
     "gain-large": Threshold(
         4, "times Glorot's norm, geometric mean over layers; usual initializations are within 0.28 to 2.5"

@@ -177,6 +177,7 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
     """Draw one heat map per run, all with the same color limits."""
     parts = [part for _, part in table.groupby("run", sort=True)]
     limits = color_limits(table["value"].to_numpy(np.float64), "log")
+    ends = np.array([table["step"].min(), table["until"].max() - 1])
     grid = panels(figure, len(parts), 2)
     cases = set[str]()
     for axes, part in zip(grid, parts, strict=True):
@@ -186,7 +187,7 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
             continue
         names = list(dict.fromkeys(part["layer"]))
         cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
-        cases |= draw_heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits)
+        cases |= draw_heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits, ends)
         axes.set_xlabel("step")
     add_heat_bar(figure, grid, "log", limits, axis_label(_NORM))
     add_legend_below(figure, heat_legend(cases))
@@ -195,7 +196,8 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
 GRADIENT_EVOLUTION = Figure(
     name="gradient_evolution",
     title="Gradient norm by layer and step",
-    caption="The gradient norm of each layer's feature weights at each step, one panel per run, with the same colors.",
+    caption="The gradient norm of each layer's feature weights at each step, one panel per run, with the same colors "
+    "and steps.",
     interpretation="In a panel of one color all layers receive gradients. If brightness grows or fades from layer to "
     "layer, gradients vanish or explode; compare the runs to see whether a remedy helps.",
     equation=equations(_NORM),

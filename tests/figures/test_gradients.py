@@ -73,3 +73,9 @@ def test_one_scale_of_colors_for_all_runs(grown):
 def test_a_run_without_gradients_beside_one_with(shown):
     canvas = shown(GRADIENT_EVOLUTION, ("ordinary", "nothing"), "single")[1]
     assert "not recorded: gradient_norm" in words(canvas).replace("\n", " ")
+
+
+def test_runs_whose_records_end_at_different_steps_are_drawn_over_the_same_steps(grown):
+    values = table(GRADIENT_EVOLUTION, grown[:2])
+    whole, half = drawn(GRADIENT_EVOLUTION, values[(values["run"] == 0) | (values["step"] < 10)]).axes[:2]
+    assert whole.get_xlim() == half.get_xlim()

@@ -87,6 +87,8 @@ def _page(text: str, pictures: Sequence[Picture]) -> str:
     """The Markdown as a self-contained page."""
     title, _, rest = text.partition("\n")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(rest)
+    body = body.replace("<table>", '<div class="table-frame" tabindex="0"><table>')  # it scrolls, not the page
+    body = body.replace("</table>", "</table></div>")
     for name, content, _ in pictures:
         body = body.replace(f'src="{name}"', f'src="data:image/png;base64,{base64.b64encode(content).decode()}"')
     return render_page(title.removeprefix("# "), (), body=Markup(body))

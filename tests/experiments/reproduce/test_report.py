@@ -71,6 +71,8 @@ def test_the_page_is_the_same_and_loads_nothing(written):
     assert "<td>NOT reproduced: intervals do not overlap</td>" in page
     assert page.count('src="data:image/png;base64,') == page.count("<img ") == 4
     assert "http" not in page.replace("http-equiv", "")
+    assert page.count('<div class="table-frame" tabindex="0"><table>') == page.count("<table>") > 0  # wide ones scroll
+    assert page.count("</table></div>") == page.count("</table>")
 
 
 def test_numbers_of_runs_are_those_of_the_runs(written):

@@ -70,6 +70,33 @@ def test_networks_are_judged_before_their_training_too(faults, tmp_path):
     assert "| input-nonfinite | 1 | 1 | 1 |  |" in (tmp_path / "preflight.md").read_text()
 
 
+def test_results_of_cases_that_are_not_evaluated_now_are_kept(faults, tmp_path):
+    assert faults("--preflight").exit_code == 0
+    names = ("calibration.csv", "calibration.md", "preflight.csv", "preflight.md")
+    whole = {name: (tmp_path / name).read_text() for name in names}
+    done = faults("--preflight", "--only", "input-nonfinite")
+    assert done.exit_code == 0, done.stderr
+    assert {name: (tmp_path / name).read_text() for name in names} == whole
+    assert faults("--preflight", "--part", "held-out", "--only", "healthy").exit_code == 0
+    assert [row["network"] for row in rows_of(tmp_path / "preflight.csv")] == [
+        *("input-nonfinite-00", "input-nonfinite-00, repaired", "healthy-00", "healthy-100")
+    ]
+    assert {name: (tmp_path / name).read_text() for name in names[:2]} == {name: whole[name] for name in names[:2]}
+    page = (tmp_path / "preflight.md").read_text()
+    assert page.startswith(whole["preflight.md"].rstrip())
+    assert "## The held-out half" in page
+
+
+def test_a_table_of_other_columns_is_not_replaced(faults, tmp_path):
+    (tmp_path / "calibration.csv").write_text("case,verdict\nhealthy-00,healthy\n")
+    done = faults("--only", "input-nonfinite")
+    assert done.exit_code == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    assert f"{tmp_path / 'calibration.csv'} has the columns case, verdict, expected case, planted" in line
+    assert "move it away" in line
+    assert (tmp_path / "calibration.csv").read_text() == "case,verdict\nhealthy-00,healthy\n"
+
+
 def test_where_nothing_counts_nothing_is_foreseen(faults, tmp_path):
     done = faults("--preflight", "--only", "lr-too-small")
     assert done.exit_code == 0, done.stderr
@@ -79,7 +106,9 @@ def test_where_nothing_counts_nothing_is_foreseen(faults, tmp_path):
 def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
     usual = {"width": 8, "steps": 2}
     plants = {"lr-too-small": {"lr": 1e-6}, "input-nonfinite": {"inputs": ("NaN in rows", 1)}}
-    monkeypatch.setattr(bank_of_cases, "PAIRS", ((plants, usual), ({**plants, "dead-units": {}}, usual)))
+    pairs = ((plants, usual), ({**plants, "dead-units": {}}, usual))
+    monkeypatch.setattr(bank_of_cases, "PAIRS", pairs)
+    monkeypatch.setattr("gatdiag.experiments.faults.pairs.PAIRS", pairs)
     monkeypatch.setattr("gatdiag.experiments.faults.pairs.evaluate_pair", lambda number, folder: [
         {"planted": str(number), "verdict": "", "once that is repaired": "", "counts": True, "right": False}
     ])  # fmt: skip

@@ -3,6 +3,7 @@
 A pair counts only if each of its faults does by itself (`bank.should_count`).
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def evaluate_pair(number: int, folder: Path) -> list[dict[str, Any]]:
     rest = {one: other, other: one}.get(first)
     then = diagnose_run(place / rest)["verdict"] if rest else ""
     row = {
-        "planted": f"{one}, {other}",
+        "planted": pair_name(number),
         "verdict": first,
         "once that is repaired": then,
         "counts": all(should_count(cause, outcomes[cause,], outcomes[()]) for cause in (one, other)),
@@ -50,10 +51,19 @@ def evaluate_pair(number: int, folder: Path) -> list[dict[str, Any]]:
     return [row]
 
 
-def write_pairs(pairs: pd.DataFrame, folder: Path) -> str:
+def write_pairs(pairs: pd.DataFrame, folder: Path, others: Collection[str] = ()) -> str:
     """Write `pairs.csv` and `pairs.md`; returns the Markdown."""
+    return write_table(folder, "pairs", pairs, _paragraphs, others)
+
+
+def pair_name(number: int) -> str:
+    """The planted causes of a pair."""
+    return ", ".join(PAIRS[number][0])
+
+
+def _paragraphs(pairs: pd.DataFrame) -> tuple[str, ...]:
     counted = pairs[pairs["counts"]]
-    paragraphs = (
+    return (
         "# Two faults at once: planted causes and verdicts",
         "Written by `gatdiag faults --part pairs`. The fault that is named is repaired, the other is left in place.",
         f"- Of {len(counted)} trainings with two faults, one of the two is named first in "
@@ -61,4 +71,3 @@ def write_pairs(pairs: pd.DataFrame, folder: Path) -> str:
         f"{counted['right'].sum()}.",
         markdown(pairs),
     )
-    return write_table(folder, "pairs", pairs, paragraphs)

@@ -1,6 +1,6 @@
 """What `gatdiag.preflight` predicts for the networks of the bank before they are trained."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis
 from gatdiag.experiments.faults.bank import ALARMS, LAW_CAUSES, diagnosis_columns
 from gatdiag.experiments.faults.cases import CALIBRATION, Case
 from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tables import count_codes, group_by_cause, split_halves, write_table
+from gatdiag.experiments.faults.tables import REPAIRED, count_codes, group_by_cause, split_halves, write_table
 from gatdiag.experiments.faults.training import Training
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.rehearsal import preflight
@@ -41,7 +41,7 @@ def preflight_case(case: Case) -> list[dict[str, Any]]:
 
     Only predictable faults, repaired twins and controls have rows; for twins and controls "healthy" is right.
     """
-    networks = {case.name: (case.cause, case.faulty), f"{case.name}, repaired": (HEALTHY, case.repaired)}
+    networks = {case.name: (case.cause, case.faulty), f"{case.name}{REPAIRED}": (HEALTHY, case.repaired)}
     return [
         {
             "network": name,
@@ -54,9 +54,9 @@ def preflight_case(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-def write_preflight(table: pd.DataFrame, folder: Path) -> str:
-    """Write `preflight.csv` and `preflight.md`; returns the Markdown."""
-    return write_table(folder, "preflight", table, _paragraphs(table))
+def write_preflight(table: pd.DataFrame, folder: Path, others: Collection[str] = ()) -> str:
+    """Write `preflight.csv` and `preflight.md`, of both halves; returns the Markdown."""
+    return write_table(folder, "preflight", table, _paragraphs, others)
 
 
 def _paragraphs(table: pd.DataFrame) -> Iterator[str]:

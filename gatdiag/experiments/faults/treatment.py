@@ -6,7 +6,8 @@ without classes, within a tenth of the loss of the best constant prediction.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,17 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     }
 
 
-def write_treatments(table: pd.DataFrame, folder: Path, part: str) -> str:
+def write_treatments(table: pd.DataFrame, folder: Path, part: str, others: Collection[str] = ()) -> str:
     """Write `treatment/PART.csv` and `.md`, so that no part overwrites another; returns the Markdown."""
+    return write_table(folder / "treatment", part, table, partial(_paragraphs, part), others)
+
+
+def _paragraphs(part: str, table: pd.DataFrame) -> tuple[str, ...]:
     applied = table[table["good"] != ""] if len(table) else table
     good = sum(applied["good"] == "yes") if len(applied) else 0
     share = f" ({good / len(applied):.0%})" if len(applied) else ""
     manual = table.drop(applied.index)
-    paragraphs = (
+    return (
         "# Faults, treated with the remedies that the diagnosis names",
         f"Written by `gatdiag faults --part {part} --treat`. Compared are accuracies on the training examples (for "
         "overfitting, on the validation examples) or, without classes, the fraction of the loss of the best constant "
@@ -106,4 +111,3 @@ def write_treatments(table: pd.DataFrame, folder: Path, part: str) -> str:
         "## Faults that need a change in the user's code",
         markdown(manual.filter(["case", "verdict", "reason"])),
     )
-    return write_table(folder / "treatment", part, table, paragraphs)

@@ -62,10 +62,11 @@ def _add_stored(table: pd.DataFrame, file: Path, others: Collection[str]) -> pd.
         raise InputError(
             f"{file} is not a table of gatdiag faults: move it away, and run it again ({error})"
         ) from error
-    if len(table) and [*stored] != [*table]:
+    found, expected = ([*map(str, each)] for each in (stored, table))
+    if len(table) and found != expected:
         raise InputError(
-            f"{file} has the columns {', '.join(stored)}, expected {', '.join(table)}: move it away, and run it again; "
-            "finished trainings are not repeated"
+            f"{file} has the columns {', '.join(found)}, expected {', '.join(expected)}: move it away and "
+            "run it again; finished trainings are not repeated"
         )
     case = stored.columns[0]
     new = {row[case]: row for row in table.to_dict("records")}

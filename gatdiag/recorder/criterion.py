@@ -159,16 +159,15 @@ def counted_targets(o: Tensor, gradient: Tensor) -> int:
             if not all(_may_count(part * scale, n) for part in (seen[:_MAX_FITTED_ROWS], seen)):
                 continue
             counts = (seen * scale).round()[o[rows].argsort()]
-            if bool((counts.diff() >= 0).all()):
-                return len(counts.unique())
+            if bool((counts.diff() >= 0).all()) and (values := len(counts.unique())) > 2:
+                return values
     return 0
 
 
 def _may_count(x: Tensor, n: int) -> bool:
     """True if each entry can be the difference of two numbers whose sum is n."""
     exact = x.round()
-    is_one = ((x - exact).abs() < _MAX_COUNT_ERROR) & ((exact != 0) | (x == 0)) & (exact.abs() <= n)
-    return bool((is_one & ((exact - n) % 2 == 0)).all())
+    return bool((((x - exact).abs() < _MAX_COUNT_ERROR) & (exact.abs() <= n) & ((exact - n) % 2 == 0)).all())
 
 
 def _finite_live_rows(o: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:

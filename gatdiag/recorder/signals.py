@@ -201,7 +201,7 @@ class Signals:
         differ = bool(self._targets) and not math.isfinite(self._targets[-1]["spread"])
         if not differ and (found := criterion.common_target(o, gradient)):
             self._targets.append({"step": self._step, **found})
-        if (values := criterion.counted_targets(o, gradient)) > 2:
+        if values := criterion.counted_targets(o, gradient):
             self._implied["counted_targets"] = values
 
     def _measure_leftover(self) -> Tensor | float:

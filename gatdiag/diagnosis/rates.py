@@ -32,14 +32,14 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     if facts.is_preflight:
         has_jump = _has_early_jump(facts, early, len(hits))
         return _rate_too_large(facts, early, factor, facts.severity) if has_jump else None
+    if facts.state in ("failing", "partly") and _kills_units(facts):
+        return _rate_too_large(facts, early, factor, facts.severity)
     jump = limit("jump" if facts.state in ("failing", "unknown") else "jump-trained")
     if (facts.is_non_finite or facts.loss_jump > jump) and (len(hits) or early > limit("step-large")):
         is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
         return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)
     if facts.state == "failing" and largest(facts.step_ratios[:5]) > limit("step-replaces"):
         return _rate_too_large(facts, early, factor, "error")
-    if facts.state in ("failing", "partly") and _kills_units(facts):
-        return _rate_too_large(facts, early, factor, facts.severity)
     swings = median(over) > limit("overshoot") or (early > limit("step-large") and median(over) > 1.2)
     if swings and facts.state == "failing" and facts.step_count >= limit("sure"):
         return _rate_too_large(facts, early, median(over), "warning")

@@ -734,17 +734,25 @@ def test_a_large_dropout_rate_is_no_problem_where_the_network_trains_or_drops_no
 
 
 @pytest.mark.parametrize(
-    ("large", "overshoot", "code"),
-    [(5, 0.5, "lr-too-large"), (40, 0.5, "dead-units"), (None, 0.5, "dead-units"), (None, 3.0, "lr-too-large")],
+    ("large", "overshoot", "peak", "steps", "code"),
+    [
+        (5, 0.5, 2.0, STEPS, "lr-too-large"),
+        (5, 0.5, 100.0, 40, "lr-too-large"),
+        (40, 0.5, 2.0, STEPS, "dead-units"),
+        (None, 0.5, 2.0, STEPS, "dead-units"),
+        (None, 3.0, 2.0, STEPS, "lr-too-large"),
+    ],
 )
-def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(tmp_path, large, overshoot, code):
-    ratios = still([0.1, 0.1])
+def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(tmp_path, large, overshoot, peak, steps, code):
+    ratios = still([0.1, 0.1], steps)
     if large is not None:
         ratios[large] = 0.8
-    weights = {"norm": gains(1, 1, width=2), "gradient_norm": still([1.0, 1.0]), "update_ratio": ratios}
-    logged = {"loss": FLAT, "overshoot": np.where(np.arange(STEPS) == 7, overshoot, 0.5)}
+    ones = still([1.0, 1.0], steps)
+    weights = {"norm": gains(1, 1, width=2)[:steps], "gradient_norm": ones, "update_ratio": ratios}
+    at = np.arange(steps)
+    logged = {"loss": np.where(at == 6, peak, 2.0), "overshoot": np.where(at == 7, overshoot, 0.5)}
     optimizers = [{"class": "SGD", "groups": [{"lr": 1.0, "parameters": ALL[:6]}]}]
     run = build(tmp_path / "run", weights=weights, logged=logged, signals=DROPPED, optimizers=optimizers)
     verdict = diagnose(run).verdict
-    assert verdict.code == code
+    assert (verdict.code, verdict.severity) == (code, "error")
     assert ("dead-units" in [symptom.code for symptom in verdict.symptoms]) == (code == "lr-too-large")

@@ -22,7 +22,8 @@ from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run import load
-from gatdiag.run.files import META, atomic_write
+from gatdiag.run.files import META, atomic_write, check_free, parquet_path
+from gatdiag.run.tables import ROWS
 from gatdiag.run.writer import UNWRITTEN
 from gatdiag.summary import confidence_half_width
 
@@ -208,10 +209,12 @@ def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
     """
     run = run_folder(cell, folder)
     try:
+        check_free(run, overwrite=True)  # raises if meta.json is missing among other files
         if not (run / META).exists():
             return False
         meta = load(run).meta
-        is_whole = meta["sealed"] and not any(UNWRITTEN in note for note in meta["notes"])
+        has_tables = meta["sealed"] and all(parquet_path(run, name).is_file() for name in ROWS)
+        is_whole = has_tables and not any(UNWRITTEN in note for note in meta["notes"])
         return meta["status"] == "finished" and is_whole
     except InputError as error:
         raise InputError(f"{run} cannot be read: delete this folder, and it is recorded again ({error})") from error

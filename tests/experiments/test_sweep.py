@@ -229,6 +229,18 @@ def test_a_damaged_run_is_recorded_again_once_it_is_deleted_as_the_message_says(
     assert gatdiag.load(run).status == "finished"
 
 
+def test_a_run_that_is_half_deleted_is_recorded_again(tmp_path):
+    (cell,) = sweeping.grid(**SMALL, epochs=1)
+    sweep([cell], tmp_path, watched=[cell])
+    run = sweeping.run_folder(cell, tmp_path)
+    (run / "steps.parquet").unlink()
+    assert sweep([cell], tmp_path, watched=[cell]) == {}
+    assert len(gatdiag.load(run).steps) == 1
+    (run / "meta.json").unlink()
+    with pytest.raises(InputError, match=f"^{run} cannot be read: delete this folder, and it is recorded again"):
+        sweep([cell], tmp_path, watched=[cell])
+
+
 def test_steps_may_be_chosen(cells, tmp_path):
     sweep(cells[:1], tmp_path / "out", watched=cells[:1], every=3)
     assert {*gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0])).layers["step"]} == {0, 3}

@@ -6,7 +6,7 @@ string: the reason why the check could not be made.
     inputs           NaN, scale and constancy of the model's inputs, missing edges
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
-    output           probabilities passed to a loss that expects logits
+    output           what is passed to a loss that expects logits or log-probabilities
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
     units            dead units, dropout, saturated attention
@@ -88,6 +88,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "no-training-signal": wiring.check_signal,
     "nonfinite-operation": non_finite.check_non_finite,
     "output-softmax-twice": output.check_softmax_twice,
+    "output-softmax-over-nodes": output.check_softmax_over_nodes,
     "evaluation-mode": wiring.check_mode,
     "input-constant": inputs.check_constant,
     "input-scale": inputs.check_scale,
@@ -106,6 +107,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "parameters-without-gradient": wiring.check_gradients,
     "clipping-too-tight": rates.check_clipping,
     "lr-too-small": rates.check_too_small,
+    "output-relu": output.check_relu,
     "input-without-edges": inputs.check_edges,
     "overfitting": generalization.check_overfitting,
     "law-broken": laws.check_laws,

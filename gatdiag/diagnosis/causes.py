@@ -110,6 +110,12 @@ _ROWS: Final = {
         Remedy("return x  # in forward, instead of x.softmax(-1) or x.sigmoid(): the loss applies it itself"),
         severity="certain", is_independent=True,
     ),
+    "output-softmax-over-nodes": Cause(
+        "Softmax over the nodes", "no weights make this loss small", "training_curves",
+        "out.exp().sum(-1) is 1 for each node.",
+        Remedy("return torch.log_softmax(x, dim=-1)  # in forward, instead of dim=0"), severity="certain",
+        is_independent=True,
+    ),
     "evaluation-mode": Cause(
         "Training in evaluation mode", "without normalization of batches, the causes below are another model's",
         "training_curves", "With model.train() before each step the learning curve is the same.",
@@ -181,6 +187,11 @@ _ROWS: Final = {
     "lr-too-small": Cause(
         "The learning rate is too small", "everything above makes steps short, too", "unchanged_fraction",
         needs_training=True,
+    ),
+    "output-relu": Cause(
+        "The logits pass a ReLU", "a network trains in spite of it, but not as far", "training_curves",
+        "Without the ReLU the learning curve is the same.",
+        Remedy("return x  # in forward, instead of x.relu(): logits may be negative"), is_independent=True,
     ),
     "input-without-edges": Cause(
         "No edges", "an MLP trains, too", "smoothing_by_layer",

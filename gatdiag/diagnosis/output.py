@@ -1,4 +1,4 @@
-"""The model's output and the loss: probabilities that are passed to a loss that expects logits."""
+"""The model's output and the loss: what is passed to a loss that expects logits or log-probabilities."""
 
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
@@ -10,18 +10,18 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
+_EXACT = (
+    "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
+    "loss, within 1 %."
+)
 
 
 def check_softmax_twice(facts: Facts) -> Finding | str | None:
     """Outputs are probabilities, but dL/dout is the gradient of a loss that expects logits or log-probabilities."""
-    output = facts.output
-    criterion = output.get("criterion")
-    if "min" not in output or "max" not in output:
-        return "the model's output was not recorded"
-    if not criterion or output.get("criterion_share", 0.0) < limit("criterion"):
-        return "dL/dout is not the gradient of a known classification loss"
-    operation = str(output.get("last_operation", "")).removesuffix("Backward0")
-    name = str(criterion)
+    name, reason = _criterion(facts)
+    if reason:
+        return reason
+    output, operation = facts.output, _last_operation(facts)
     base, _, outside = name.partition("-of-")
     loss, applies = _ON_LOGITS.get(base, ("nll_loss", ""))
     fix = None
@@ -39,14 +39,64 @@ def check_softmax_twice(facts: Facts) -> Finding | str | None:
     return facts.finding(
         "output-softmax-twice",
         f"{text}: the gradient is small wherever the model is wrong.",
-        Evidence("smallest output", float(output["min"])),
-        Evidence("largest output", float(output["max"])),
+        *_range(facts),
         Evidence(f"misfit of dL/dout to the gradient of {name}", float(output.get("criterion_misfit", 0.0))),
         title="nll_loss expects log-probabilities but gets probabilities" if name == "nll" else "",
         remedy=fix,
-        threshold="Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of "
-        "another such loss, within 1 %.",
+        threshold=_EXACT,
     )
+
+
+def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
+    """The output of log_softmax over dim=0, where the loss expects the log-probabilities of each node's classes."""
+    name, reason = _criterion(facts)
+    if reason:
+        return reason
+    is_of_rows = name in ("nll", "cross-entropy")
+    if not (is_of_rows and facts.output.get("softmax_over_rows") and _last_operation(facts).startswith("LogSoftmax")):
+        return None
+    return facts.finding(
+        "output-softmax-over-nodes",
+        "The model ends in log_softmax over the nodes instead of the classes: each node competes with all others for "
+        "its class, so the loss cannot fall far.",
+        *_range(facts),
+        threshold=_EXACT,
+    )
+
+
+def check_relu(facts: Facts) -> Finding | str | None:
+    """The logits passed through ReLU."""
+    name, reason = _criterion(facts)
+    if reason:
+        return reason
+    if name not in _ON_LOGITS or not _last_operation(facts).startswith("Relu"):
+        return None
+    return facts.finding(
+        "output-relu",
+        "The model ends in ReLU, so a class whose logits are zero at all nodes gets no gradient.",
+        *_range(facts),
+        threshold=_EXACT,
+        severity="warning" if facts.is_preflight else facts.severity,  # many networks train in spite of it
+    )
+
+
+def _criterion(facts: Facts) -> tuple[str, str]:
+    """The loss function, or "" and the reason why it is unknown."""
+    output = facts.output
+    if "min" not in output or "max" not in output:
+        return "", "the model's output was not recorded"
+    if not (name := output.get("criterion")) or output.get("criterion_share", 0.0) < limit("criterion"):
+        return "", "dL/dout is not the gradient of a known classification loss"
+    return str(name), ""
+
+
+def _last_operation(facts: Facts) -> str:
+    return str(facts.output.get("last_operation", "")).removesuffix("Backward0")
+
+
+def _range(facts: Facts) -> tuple[Evidence, ...]:
+    output = facts.output
+    return Evidence("smallest output", float(output["min"])), Evidence("largest output", float(output["max"]))
 
 
 def _has_probabilities(output: dict[str, object], operation: str) -> bool:

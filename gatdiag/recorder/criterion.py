@@ -74,6 +74,13 @@ def last_operation(o: Tensor) -> str:
     return "" if node is None else type(node).__name__
 
 
+def is_softmax_over_rows(o: Tensor) -> bool:
+    """True if a matrix was computed by (log-)softmax over its rows, so that its columns add up to one."""
+    node: Any = o.grad_fn
+    is_softmax = type(node).__name__.startswith(("SoftmaxBackward", "LogSoftmaxBackward"))
+    return o.dim() == 2 and is_softmax and node._saved_dim in (0, 2**64 - 2)  # torch stores dim=-2 without sign
+
+
 def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     """Identify the loss by the output and the gradient there.
 

@@ -122,7 +122,11 @@ class Signals:
         if not self._graph:
             self._inspect_graph(o, [x for _, x in inputs])
         if self.is_inspected and (found := criterion.output_statistics(o)):
-            self._output = {**found, "last_operation": criterion.last_operation(o)}
+            self._output = {
+                **found,
+                "last_operation": criterion.last_operation(o),
+                "softmax_over_rows": criterion.is_softmax_over_rows(o),
+            }
             self._has_changed = True
         if (
             o.requires_grad

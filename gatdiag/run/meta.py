@@ -42,6 +42,7 @@ _SIGNALS: dict[str, Any] = {
         "implied_step?": (_STEP, None),
         "counted_targets?": (_STEP, None),
         "has_graph?": (bool, None),
+        "softmax_over_rows?": bool,
         "common_target?": ({"step": _STEP, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
     },
     "zero_inputs?": {"*": {"first": _NUMBER, "since": (_STEP, None), "last": _NUMBER}},

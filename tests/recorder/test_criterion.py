@@ -191,6 +191,22 @@ def test_the_last_operation_is_named_through_views(function, name):
     assert criterion.last_operation(function(torch.randn(4, 3, requires_grad=True))) == name
 
 
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda o: o.log_softmax(0), True),
+        (lambda o: o.softmax(-2), True),
+        (lambda o: o.log_softmax(1), False),
+        (lambda o: o.log_softmax(-1), False),
+        (lambda o: o[None].log_softmax(0), False),
+        (lambda o: o.relu(), False),
+        (lambda o: o.detach(), False),
+    ],
+)
+def test_a_softmax_over_rows_is_recognized(function, expected):
+    assert criterion.is_softmax_over_rows(function(torch.randn(4, 3, requires_grad=True))) is expected
+
+
 def test_the_range_of_probabilities():
     found = criterion.output_statistics(OUT.softmax(1))
     assert found["row_sum_error"] < 1e-12

@@ -130,6 +130,33 @@ def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
     assert gatdiag.diagnose(run).verdict.code == "output-softmax-twice"
 
 
+@pytest.mark.parametrize(
+    ("last", "loss", "code"),
+    [
+        (nn.LogSoftmax(0), F.nll_loss, "output-softmax-over-nodes"),
+        (nn.LogSoftmax(-2), F.cross_entropy, "output-softmax-over-nodes"),
+        (nn.Softmax(0), F.cross_entropy, "output-softmax-twice"),
+        (nn.ReLU(), F.cross_entropy, "output-relu"),
+    ],
+)
+def test_an_activation_that_makes_outputs_unfit_for_the_loss_is_named(tmp_path, last, loss, code):
+    run, _ = train(tmp_path / "run", nn.Sequential(mlp(), last), steps=25, loss_of=loss)
+    assert gatdiag.diagnose(run).verdict.code == code
+
+
+@pytest.mark.parametrize(
+    ("last", "loss"),
+    [
+        (nn.LogSoftmax(-1), F.nll_loss),
+        (nn.LeakyReLU(), F.cross_entropy),
+        (nn.ReLU(), lambda o, y: F.mse_loss(o, F.one_hot(y).float())),
+    ],
+)
+def test_an_activation_that_the_loss_expects_is_not(tmp_path, last, loss):
+    run, _ = train(tmp_path / "run", nn.Sequential(mlp(), last), steps=25, loss_of=loss)
+    assert not {finding.code for finding in gatdiag.diagnose(run)} & {"output-softmax-over-nodes", "output-relu"}
+
+
 @pytest.mark.parametrize("squash", ["softmax", "sigmoid"])
 def test_a_softmax_between_the_output_and_the_loss_is_named(tmp_path, squash):
     losses = {

@@ -262,6 +262,30 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"output": "softmax"}, layer="gatv2", depth=4, classes=8, columns=64, lr=0.003, steps=60),
         row({"output": "softmax", "loss": "negative log-likelihood"}, layer="gcn", depth=4, classes=8, **_SGD),
     ),
+    "output-softmax-over-nodes": (
+        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="gcn", depth=2),
+        row({"output": "log-softmax over rows"}, layer="gatv2", depth=3, **_SGD),
+        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="sage", depth=3, classes=8),
+        row({"output": "log-softmax over rows"}, layer="mlp", depth=4, **by("momentum", 0.05)),
+    ),
+    "output-relu": (
+        row({"output": "relu"}, layer="gcn", depth=2),
+        row({"output": "relu"}, layer="gat", depth=3, classes=8, columns=64),
+        row({"output": "relu"}, layer="sage", depth=3, classes=8, columns=64, **_SLOW),
+        row({"output": "relu"}, layer="gin", depth=3, task="graphs", nodes=300),
+    ),
+    "loss-broadcast": (
+        row({"loss": "broadcast"}, layer="gcn", depth=2, task="regression"),
+        row({"loss": "broadcast"}, layer="sage", depth=3, task="regression", **by("SGD", 0.05)),
+        row({"loss": "broadcast, absolute"}, layer="gatv2", depth=3, task="regression"),
+        row({"loss": "broadcast"}, layer="sage", depth=3, task="regression", batch=40, optimizer="AdamW"),
+    ),
+    "dropout-too-large": (
+        row({"dropout": 0.99}, layer="gcn", depth=3),
+        row({"dropout": 0.98}, layer="sage", depth=3, **_SGD),
+        row({"dropout": 0.99}, layer="gatv2", depth=3, optimizer="AdamW"),
+        row({"dropout": 0.98}, layer="mlp", depth=4, **by("momentum", 0.05)),
+    ),
     "nonfinite-operation": (
         row({"activation": "root of zero"}, layer="gcn", depth=3),
         row({"activation": "log"}, layer="sage", depth=3, **_SGD),
@@ -493,6 +517,26 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
             steps=60,
             **by("SGD", 0.1),
         ),
+    ),
+    "output-softmax-over-nodes": (
+        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="tag", depth=3, graph="grid"),
+        row({"output": "log-softmax over rows"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
+        row({"output": "log-softmax over rows"}, layer="cheb", depth=3, graph="tree", **by("RMSprop", 0.003)),
+    ),
+    "output-relu": (
+        row({"output": "relu"}, layer="cheb", depth=3, graph="grid", classes=8),
+        row({"output": "relu"}, layer="gat-4", depth=3, graph="small world", classes=8, columns=64),
+        row({"output": "relu"}, layer="tag", depth=3, graph="preferential", **by("Nesterov", 0.05)),
+    ),
+    "loss-broadcast": (
+        row({"loss": "broadcast"}, layer="tag", depth=3, graph="grid", task="regression"),
+        row({"loss": "broadcast, absolute"}, layer="cheb", depth=3, graph="small world", task="regression"),
+        row({"loss": "broadcast"}, layer="graph", depth=3, graph="tree", task="regression", **by("RMSprop", 0.003)),
+    ),
+    "dropout-too-large": (
+        row({"dropout": 0.99}, layer="cheb", depth=3, graph="grid"),
+        row({"dropout": 0.98}, layer="gat-4", depth=3, graph="small world"),
+        row({"dropout": 0.98}, layer="tag", depth=4, graph="preferential", **by("Nesterov", 0.05)),
     ),
     "nonfinite-operation": (
         row({"activation": "log"}, layer="tag", depth=3, graph="grid"),

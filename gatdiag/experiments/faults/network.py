@@ -130,6 +130,8 @@ OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
     "logits": lambda out: out,
     "softmax": lambda out: out.softmax(1),
     "log-softmax": lambda out: out.log_softmax(1),
+    "log-softmax over rows": lambda out: out.log_softmax(0),
+    "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "detached": lambda out: out.detach().requires_grad_(),
 }

@@ -216,6 +216,8 @@ LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]
     "times zero": lambda out, y, model, step: 0.0 * _usual_loss(out, y),
     "empty mask": lambda out, y, model, step: F.cross_entropy(out[y < 0], y[y < 0], reduction="sum"),
     "negative log-likelihood": lambda out, y, model, step: F.nll_loss(out, y),
+    "broadcast": lambda out, y, model, step: (out - y.flatten()).square().mean(),
+    "broadcast, absolute": lambda out, y, model, step: (out - y.flatten()).abs().mean(),
     "penalized later": _penalize_later,
     "label smoothing": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=0.1),
     "summed": lambda out, y, model, step: _usual_loss(out, y) * len(y),

@@ -87,7 +87,7 @@ FAULTS = {
     "depth-vanishing-gradient": (deep, {}),
     "dead-units": (dead, {}),
     "output-softmax-twice": (lambda: perceptron(nn.Softmax(1)), {}),
-    "output-softmax-over-nodes": (lambda: perceptron(nn.LogSoftmax(0)), {}),
+    "output-softmax-over-nodes": (lambda: perceptron(nn.LogSoftmax(0)), {"loss": lambda out: F.nll_loss(out, Y)}),
     "output-relu": (lambda: perceptron(nn.ReLU()), {}),
     "loss-broadcast": (regression, {"loss": lambda out: (out - Y).square().mean()}),
     "no-training-signal": (perceptron, {"loss": lambda out: 0 * cross_entropy(out)}),

@@ -111,7 +111,7 @@ _ROWS: Final = {
         severity="certain", is_independent=True,
     ),
     "output-softmax-over-nodes": Cause(
-        "Softmax over the nodes", "no weights make this loss small", "training_curves",
+        "Softmax over the nodes", "this loss stays high for any weights", "training_curves",
         "out.exp().sum(-1) is 1 for each node.",
         Remedy("return torch.log_softmax(x, dim=-1)  # in forward, instead of dim=0"), severity="certain",
         is_independent=True,

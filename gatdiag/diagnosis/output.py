@@ -48,17 +48,19 @@ def check_softmax_twice(facts: Facts) -> Finding | str | None:
 
 
 def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
-    """The output of log_softmax over dim=0, where the loss expects the log-probabilities of each node's classes."""
+    """The output of log_softmax over dim=0, where nll_loss expects the log-probabilities of each node's classes.
+
+    Cross-entropy takes another softmax, over the classes, so that it trains in spite of it.
+    """
     name, reason = _criterion(facts)
     if reason:
         return reason
-    is_of_rows = name in ("nll", "cross-entropy")
-    if not (is_of_rows and facts.output.get("softmax_over_rows") and _last_operation(facts).startswith("LogSoftmax")):
+    if name != "nll" or not facts.output.get("softmax_over_rows"):
         return None
     return facts.finding(
         "output-softmax-over-nodes",
-        "The model ends in log_softmax over the nodes instead of the classes: each node competes with all others for "
-        "its class, so the loss cannot fall far.",
+        "The model ends in log_softmax over the nodes instead of the classes: the nodes of a class compete with each "
+        "other, so the loss cannot fall below the logarithm of their number.",
         *_range(facts),
         threshold=_EXACT,
     )

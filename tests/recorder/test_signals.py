@@ -134,7 +134,7 @@ def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
     ("last", "loss", "code"),
     [
         (nn.LogSoftmax(0), F.nll_loss, "output-softmax-over-nodes"),
-        (nn.LogSoftmax(-2), F.cross_entropy, "output-softmax-over-nodes"),
+        (nn.LogSoftmax(-2), F.nll_loss, "output-softmax-over-nodes"),
         (nn.Softmax(0), F.cross_entropy, "output-softmax-twice"),
         (nn.ReLU(), F.cross_entropy, "output-relu"),
     ],
@@ -148,6 +148,7 @@ def test_an_activation_that_makes_outputs_unfit_for_the_loss_is_named(tmp_path, 
     ("last", "loss"),
     [
         (nn.LogSoftmax(-1), F.nll_loss),
+        (nn.LogSoftmax(0), F.cross_entropy),
         (nn.LeakyReLU(), F.cross_entropy),
         (nn.ReLU(), lambda o, y: F.mse_loss(o, F.one_hot(y).float())),
     ],

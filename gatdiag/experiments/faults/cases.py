@@ -71,6 +71,7 @@ _SGD: Final = by("SGD", 0.5)
 _SLOW: Final = by("SGD", 0.2)
 _RESIDUAL: Final = {"residual": True, "norm": "layer"}
 _DEEP: Final = {"optimizer": "SGD", "steps": 200, **init("balanced", 1)}
+_OVER_NODES: Final = {"output": "log-softmax over rows", "loss": "negative log-likelihood"}
 _GAT10: Final = {"layer": "gatv2", "depth": 10, **_DEEP}
 
 CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
@@ -263,10 +264,10 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"output": "softmax", "loss": "negative log-likelihood"}, layer="gcn", depth=4, classes=8, **_SGD),
     ),
     "output-softmax-over-nodes": (
-        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="gcn", depth=2),
-        row({"output": "log-softmax over rows"}, layer="gatv2", depth=3, **_SGD),
-        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="sage", depth=3, classes=8),
-        row({"output": "log-softmax over rows"}, layer="mlp", depth=4, **by("momentum", 0.05)),
+        row(_OVER_NODES, layer="gcn", depth=2),
+        row(_OVER_NODES, layer="gatv2", depth=3, **_SGD),
+        row(_OVER_NODES, layer="sage", depth=3, classes=8),
+        row(_OVER_NODES, layer="mlp", depth=4, **by("momentum", 0.05)),
     ),
     "output-relu": (
         row({"output": "relu"}, layer="gcn", depth=2),
@@ -519,9 +520,9 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         ),
     ),
     "output-softmax-over-nodes": (
-        row({"output": "log-softmax over rows", "loss": "negative log-likelihood"}, layer="tag", depth=3, graph="grid"),
-        row({"output": "log-softmax over rows"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
-        row({"output": "log-softmax over rows"}, layer="cheb", depth=3, graph="tree", **by("RMSprop", 0.003)),
+        row(_OVER_NODES, layer="tag", depth=3, graph="grid"),
+        row(_OVER_NODES, layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
+        row(_OVER_NODES, layer="cheb", depth=3, graph="tree", **by("RMSprop", 0.003)),
     ),
     "output-relu": (
         row({"output": "relu"}, layer="cheb", depth=3, graph="grid", classes=8),

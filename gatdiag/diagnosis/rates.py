@@ -79,7 +79,7 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
         f"{f'{percent(early)} of' if early < 1 else f'{number(early)} times'} their norm, and {effect}.",
         Evidence("norm of an early step over norm of the weights, largest", early),
         Evidence("overshoot of these steps, median", factor),
-        Evidence("largest loss over that of a constant prediction", facts.peak_loss_ratio),
+        Evidence("largest loss over that of a constant prediction or of the first step", facts.loss_jump),
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),

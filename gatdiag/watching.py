@@ -69,8 +69,9 @@ def watch(
         every: Which steps are recorded. "auto": every step until recording has taken 3 s, and then evenly spaced steps,
             as often as 5 % of the training time (`budget`) allows. That includes expensive quantities; the search for
             laws counts as at most 2.5 s. A number k: steps 0, k, 2k, ... "log": densely early, sparsely later. Or a
-            function of the step. Logged values are kept for every step. If a step takes a millisecond or less, noticing
-            and logging steps alone exceeds the budget, and "auto" rarely records.
+            function of the step. Logged values are kept for every step. If a step takes a few milliseconds or less,
+            "auto" looks for NaN at some of the steps that are not recorded; if it takes one or two, noticing and
+            logging steps alone exceeds the budget, and "auto" rarely records.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
             records everything except cosine distances: ranks and energies at every 100th record, spectral norms at
             every 50th, quantiles of change and attention entropy at every 10th, everything else at each. "fast" records

@@ -35,7 +35,8 @@ _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither
 _MODERATE = 1e-13, 1e13  # largest entries between which squares always fit float32
 _TINY = 1e-30  # entries below this cannot be scaled up
 _ALIKE = 0.1  # mu^2 / norm^2 below which rounding errors of the sums affect mu
-_FEW, _NARROW = 1 << 16, 8  # entries up to which float64 is as fast, and columns below which rounding of sums matters
+_NARROW = 8  # columns below which rounding of sums matters
+_FEW, _FEW_NARROW = 1 << 12, 1 << 16  # entries up to which float64 is as fast, in general and in narrow matrices
 _PIECE, _WIDE = 128, 512  # entries whose squares are summed in float32, and the longest row summed as a whole
 
 Numbers: TypeAlias = tuple[float, float, float, float, float]
@@ -174,7 +175,7 @@ def _in_float32(x: Tensor) -> Numbers | None:
 def _sums(x: Tensor) -> tuple[Tensor, float]:
     """Column sums, and the sum of all squares."""
     columns = x.shape[1]
-    if x.numel() < _FEW:
+    if x.numel() < (_FEW_NARROW if columns < _NARROW else _FEW):
         exact = x.double()
         entries = exact.reshape(-1)
         return exact.sum(0), torch.dot(entries, entries).item()

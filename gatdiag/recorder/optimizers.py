@@ -132,7 +132,8 @@ class OptimizerHooks:
         return before is not None and self._counter.count() > before + 1
 
     def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if optimizer is self._skipping or self._can_skip(optimizer, args, kwargs):
+        if optimizer is self._skipping or (optimizer is self._last and self._can_skip(optimizer, args, kwargs)):
+            self._skipping = optimizer
             self._running.append(id(optimizer))
             return None
         return self._begin(optimizer, args, kwargs)
@@ -183,12 +184,8 @@ class OptimizerHooks:
 
     def _can_skip(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
         """True if this step is like the last one and need only be counted."""
-        if optimizer is not self._last or self._members is not None or len(args) > 1 or kwargs:
-            return False
-        if is_in_backward_pass() or _found_inf(optimizer) or not self._recorder.can_skip_step():
-            return False
-        self._skipping = optimizer
-        return True
+        is_plain = self._members is None and len(args) == 1 and not kwargs
+        return is_plain and not _found_inf(optimizer) and self._recorder.can_skip_step()
 
     def _is_in_backward(self, counts: bool) -> bool:
         """True inside a backward pass, with a warning if the optimizer counts."""

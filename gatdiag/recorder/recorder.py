@@ -105,6 +105,7 @@ class Recorder:
         self._backlog: Backlog | None = None  # None until the first training step, and after parameters were replaced
         self._sample: Sample | None = None  # of the open step
         self._gradient_count = -1  # parameters with a gradient in the last step
+        self._unchecked_steps, self._check_interval = 0, 1  # steps since gradients were read, and from one to the next
         self._backward_pass = BackwardPass()
         self._signals = Signals(self._root, self._guard)
         self._trainer = TrainerMetrics(self._root)
@@ -153,7 +154,7 @@ class Recorder:
             self._alarm = Alarm(self._diagnosis, self._guard, self._writer.first_non_finite)
         self._finish_other_of_model()
         self._counter.start(self._writer.next_step)
-        self._layers.start_step(self._counter.record)
+        self._start_step()
         self._layers.set_layers(layers)
         self._layers.attach()
         self._steps.attach()
@@ -282,7 +283,7 @@ class Recorder:
         self._write_scalars(
             given, self._counter.step if self.has_begun_step or self._steps.is_open else self._counter.last_step
         )
-        self._stopwatch.add_since(begin)
+        self._stopwatch.seconds += self._stopwatch.clock() - begin
 
     def _write_scalars(self, given: Mapping[str, Any], step: int) -> None:
         """Add scalars to the row of a step."""
@@ -377,7 +378,7 @@ class Recorder:
         if self._steps.is_open:
             self._guard("this step", self._steps.on_forward_start)
         if not self.has_begun_step and self._root.training:
-            if not self._steps.is_open:
+            if "_trainer" in vars(self._root) and not self._steps.is_open:
                 self._log_trainer_metrics(self._counter.last_step)
             self.has_begun_step = True
 
@@ -446,7 +447,8 @@ class Recorder:
         """Called at the end of a step, after the weights have moved."""
         with self._stopwatch:
             self._guard("this step", self._close_step)
-            self._guard("signals", self._end_signals_step)
+            if self._counter.record is not None and self._backlog is not None:
+                self._guard("signals", self._write_signals)
             self._log_trainer_metrics(self._counter.step)
         self._sample, self._step_optimizers = None, ()
         self.has_begun_step = False
@@ -455,42 +457,52 @@ class Recorder:
             self._backward_pass.take()  # drop it: another loss's backward pass may have run before this step ended
         with self._stopwatch:
             self._check_for_errors()
-            self._layers.start_step(self._counter.record)
+            self._start_step()
             self.go_idle()
 
+    def _start_step(self) -> None:
+        """Begin the coming step."""
+        self._layers.start_step(self._counter.record)
+        self._signals.start_step(self._counter.steps, self._counter.record)
+
+    # If steps are small, and most are not recorded, each function that is called in the next two slows training down.
+
     def can_skip_step(self) -> bool:
-        """Called before a step of the optimizer that made the last one; True if this step need only be counted."""
-        backlog = self._backlog
-        if self._counter.record is not None or not self._layers.is_idle or backlog is None:
+        """Called before a step of the optimizer that made the last one; True if this step need only be counted.
+
+        So it is if neither it nor the next step is recorded, and if as many parameters have gradients as at the last
+        step, all finite.
+        """
+        if self._backlog is None or not self._layers.is_idle or is_in_backward_pass() or not self._counter.can_skip():
             return False
         begin = self._stopwatch.clock()
-        self.go_idle()
-        can_skip = self._guard("this step", self._is_like_last_step, backlog.plan)
-        self._stopwatch.add_since(begin)
+        self._unchecked_steps += 1
+        can_skip = self._unchecked_steps < self._check_interval or self._guard("this step", self._check_gradients)
+        self._layers.go_idle()
+        self._stopwatch.seconds += self._stopwatch.clock() - begin
         return can_skip is True
-
-    def _is_like_last_step(self, plan: RecordingPlan) -> bool:
-        """True if as many parameters have gradients as at the last step, all finite, and c need not be predicted."""
-        if (record := self._counter.next_record) is not None and plan.needs_prediction(record):
-            return False
-        gradients = _collect_gradients(plan)
-        return len(gradients) == self._gradient_count and are_finite(gradients)
 
     def on_step_skipped(self) -> None:
         """Called after a step that is only counted."""
         begin = self._stopwatch.clock()
-        self._signals.after_step(is_recorded=False)
-        self._log_trainer_metrics(self._counter.step)
-        is_due = self._backlog is not None and self._backlog.is_due
-        self._stopwatch.add_since(begin)
-        if is_due:
-            with self._stopwatch:
-                self._guard("this step", self._measure_backlog, self._counter.step)
-                self._check_for_errors()
+        if "_trainer" in vars(self._root):
+            self._log_trainer_metrics(self._counter.step)
         self.has_begun_step = False
-        self._counter.advance()
-        if self._counter.record is not None:
-            self._layers.start_step(self._counter.record)
+        self._counter.skip()
+        self._stopwatch.seconds += self._stopwatch.clock() - begin
+        if self._backlog is not None and self._backlog.is_due:
+            with self._stopwatch:
+                self._guard("this step", self._measure_backlog, self._counter.last_step)
+                self._check_for_errors()
+
+    def _check_gradients(self) -> bool:
+        """True if as many parameters have gradients as at the last step, all finite."""
+        begin, backlog = self._stopwatch.clock(), self._backlog
+        gradients = [] if backlog is None else _collect_gradients(backlog.plan)
+        is_like_last = len(gradients) == self._gradient_count and are_finite(gradients)
+        self._check_interval = self._pace.check_interval(self._stopwatch.clock() - begin)
+        self._unchecked_steps = 0
+        return is_like_last
 
     def _check_for_errors(self) -> None:
         if self._alarm is not None and self._writer is not None:
@@ -501,12 +513,6 @@ class Recorder:
     def _is_recorded_training(self) -> bool:
         """True in the training forward pass of a recorded step."""
         return self._counter.record is not None and self._root.training and not is_in_backward_pass()
-
-    def _end_signals_step(self) -> None:
-        is_recorded = self._counter.record is not None
-        self._signals.after_step(is_recorded=is_recorded)
-        if is_recorded and self._backlog is not None:
-            self._write_signals()
 
     def _write_signals(self, *, at_once: bool = False) -> None:
         signals = self._signals.take_update(at_once=at_once)

@@ -20,6 +20,7 @@ _FIRST = 8  # records that are not paced
 _STARTUP = 2.5  # seconds: the most that the first step counts as
 _REPAYING = 1 / 8  # of the budget is used until the free seconds are within it
 _MARGIN = 0.9  # of the budget may be used before recording slows down
+_CHECK_SHARE, _MAX_CHECK_INTERVAL = 0.1, 8  # of the budget, for checks of steps that are not recorded
 _WINDOW = 50  # of moving averages, about
 _OUTLIER = 10.0
 # Factors on the time of the stopwatch, which misses the way from torch to the hooks and colder caches (measured).
@@ -54,7 +55,12 @@ def schedule(every: Every) -> Callable[[int], bool]:
 
 
 class Stopwatch:
-    """A reentrant context manager that measures the time spent on recording."""
+    """A reentrant context manager that measures the time spent on recording.
+
+    Attributes:
+        clock: Returns the time in seconds.
+        seconds: Time spent so far. Where no context is open, it may be added to directly, which is quicker.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -72,10 +78,6 @@ class Stopwatch:
         self._depth -= 1
         if self._depth == 0:
             self.seconds += self.clock() - self._start
-
-    def add_since(self, begin: float) -> None:
-        """Add the time since then; half the cost of a context, where no context is open."""
-        self.seconds += self.clock() - begin
 
 
 @dataclass
@@ -144,6 +146,13 @@ class Pace:
                 self._idle.add(own, count)
         self._last, self._measured_together = (now, seen), 0.0
 
+    def check_interval(self, seconds: float) -> int:
+        """Steps from one check of the gradients to the next, if each takes so long."""
+        if self._budget is None or not self._step.value:
+            return 1
+        share = seconds * UNSEEN_IDLE / (self._budget * self._step.value)
+        return min(_MAX_CHECK_INTERVAL, math.ceil(share / _CHECK_SHARE))
+
     def interval(self) -> int:
         """Steps from a record to the next one."""
         if self._budget is None or self._spent <= _FREE or self._record.count < _FIRST:
@@ -205,6 +214,17 @@ class StepCounter:
         self._decide()
         if self._skipped and self.record is not None:
             self._pace.end_steps(recorded=False, count=self._skipped)
+
+    def can_skip(self) -> bool:
+        """True if neither the coming step nor the one after it is recorded."""
+        return self.record is None and (self._wait > 1 or not self._is_due(self.step + 1))
+
+    def skip(self) -> None:
+        """Count a step for which `can_skip` is true."""
+        self._skipped += 1
+        self.steps += 1
+        self.step += 1
+        self._wait -= 1
 
     def skip_to(self, step: int) -> None:
         """Give the coming step a later number, without deciding again whether it is recorded."""

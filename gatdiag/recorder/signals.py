@@ -54,8 +54,8 @@ class Signals:
         self._names = _argument_names(model)
         self.is_inspected = self.measures_overshoot = True
         self.parameters: Sequence[Tensor] = ()
-        self._step = 0  # since the recording began; a resumed run has other numbers
-        self._records = 0
+        self._step = 0
+        self._record: int | None = None
         self._inputs: list[dict[str, Any]] = []
         self._output: dict[str, Any] = {}
         self._graph: dict[str, Any] = {}
@@ -192,7 +192,7 @@ class Signals:
                 name, misfit, labels = criterion.identify(o, gradient)
                 self._criteria.append(name)
                 self._output |= {"criterion_misfit": misfit} if name else {}
-                if self._records < _FIRST_TARGETS:
+                if self._record is not None and self._record < _FIRST_TARGETS:
                     self._inspect_targets(o, gradient)
                 if not name and "implied_mse" not in self._implied:
                     self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
@@ -238,16 +238,20 @@ class Signals:
             sample.repeats_batch = self._measured_overshoot and self._is_same_batch
         self._leftover, self._leftover_gradients = None, []
 
-    def after_step(self, *, is_recorded: bool) -> None:
-        """Called after the weights have moved."""
-        self._measured_overshoot = self._awaits_backward = is_recorded and self.measures_overshoot
-        self._step += 1
-        if is_recorded:
-            self._records += 1
-            self.is_inspected = self._records in _INSPECTED or self._records % _INSPECT_EVERY == 0
-            self.measures_overshoot = self._records < _FIRST_OVERSHOOTS or self._records % _OVERSHOOT_EVERY == 0
-        else:
+    def start_step(self, step: int, record: int | None) -> None:
+        """Begin a step.
+
+        Args:
+            step: Counted from the start of this recording.
+            record: Number of the record that it will be; None if it is not recorded.
+        """
+        self._measured_overshoot = self._awaits_backward = self._record is not None and self.measures_overshoot
+        self._step, self._record = step, record
+        if record is None:
             self._last_inputs = []  # the next batch is not compared with those before this step
+        else:
+            self.is_inspected = record in _INSPECTED or record % _INSPECT_EVERY == 0
+            self.measures_overshoot = record < _FIRST_OVERSHOOTS or record % _OVERSHOOT_EVERY == 0
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -192,6 +192,38 @@ def test_what_is_known_of_the_next_record():
     assert len([step for step in foreseen if step > 1000]) <= len(late) + 1
 
 
+@pytest.mark.parametrize("every", ["auto", 3, lambda step: step % 7 in (0, 3)])
+def test_skipped_steps_are_counted_like_others(every):
+    plain, skipping = Time(every=every), Time(every=every)
+    plain.train(30, constant(0.01), constant(0.05), 0.0001)
+
+    def advance():
+        if skipping.counter.can_skip():
+            skipping.skipped += 1
+            skipping.counter.skip()
+        else:
+            original()
+
+    original, skipping.counter.advance, skipping.skipped = skipping.counter.advance, advance, 0
+    skipping.train(30, constant(0.01), constant(0.05), 0.0001)
+    assert skipping.recorded == plain.recorded
+    assert skipping.skipped > 0
+    for name in ("step", "steps", "record", "records"):
+        assert getattr(skipping.counter, name) == getattr(plain.counter, name)
+
+
+def test_checks_of_gradients_take_a_tenth_of_the_budget():
+    pace = Pace(0.05, watch := Stopwatch())
+    assert pace.check_interval(1e-3) == 1  # nothing is known of the steps
+    time = [0.0]
+    watch.clock = lambda: time[0]
+    for _ in range(3):
+        pace.end_steps(recorded=True)
+        time[0] += 0.002
+    assert [pace.check_interval(seconds) for seconds in (5e-6, 19e-6, 39e-6, 1.0)] == [1, 3, 6, 8]
+    assert Pace(None, watch).check_interval(1.0) == 1
+
+
 def test_the_run_says_how_steps_were_chosen(tmp_path):
     assert train(tmp_path / "auto", steps=2).run.meta["cadence"]["every"] == "auto"
     assert gatdiag.load(tmp_path / "auto").meta["cadence"]["budget"] == 0.05

@@ -56,6 +56,7 @@ class Quantity:
             number of entries, norm of all entries together, or ratio of two such norms (the largest ratio if these were
             not recorded).
         symbol: The equation in plain characters, for an axis; the label is used if it is "".
+        relative_to: Column of the norm that it is divided by, which makes it 0 / 0 if that is zero; "" if none.
         is_of_gradient: Whether it is measured on dL/dX instead of the layer's output X.
         is_share: Whether it is a fraction from 0 to 1.
         is_compared: Whether a comparison of two runs includes it.
@@ -75,6 +76,7 @@ class Quantity:
     takes: Literal["", "x", "x, edges", "W"] = ""
     reduction: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
     symbol: str = ""
+    relative_to: str = ""
     is_of_gradient: bool = False
     is_share: bool = False
     is_compared: bool = True
@@ -129,6 +131,7 @@ def _of_gradient(quantity: Quantity) -> Quantity:
         equation=quantity.equation.replace("X", r"\nabla_{X}\mathcal{L}"),
         meaning=quantity.meaning.replace("X", "dL/dX"),
         symbol=quantity.symbol.replace("X", "∂L/∂X"),
+        relative_to=gradient_name(quantity.relative_to) if quantity.relative_to else "",
         is_of_gradient=True,
     )
 
@@ -387,6 +390,7 @@ _GROUPS = (
                 metric="relative_mu",
                 is_share=True,
                 symbol="μ(X) / ‖X‖",
+                relative_to="output_norm",
             ),
             Quantity(
                 "dead_fraction",
@@ -465,6 +469,7 @@ _GROUPS = (
                 paper=_ENERGY,
                 metric="energies",
                 takes="x, edges",
+                relative_to="output_norm",
             ),
         ),
     ),

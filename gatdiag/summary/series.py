@@ -24,13 +24,6 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-_NORMS = {  # column of the table `layers` -> the norm that it is relative to
-    "relative_mu": "output_norm",
-    "rayleigh_quotient": "output_norm",
-    "relative_gradient_mu": "output_gradient_norm",
-    "gradient_rayleigh_quotient": "output_gradient_norm",
-}
-
 
 def is_recorded(run: Run, table: TableName, column: str) -> bool:
     """Whether a column was measured at any step."""
@@ -55,8 +48,8 @@ def has_zero_norm(run: Run, column: str) -> NDArray[np.bool_]:
         column: A column of `run.layers`; all False if it is not relative to a norm.
     """
     keep = run.is_measured("layers", column)
-    norm = _NORMS.get(column)
-    if norm is None:
+    norm = quantity("layers", column).relative_to
+    if not norm:
         return np.zeros(int(keep.sum()), bool)
     frame = run.layers.loc[keep, [column, norm]]
     return (frame[column].isna() & (frame[norm] == 0)).to_numpy(bool)

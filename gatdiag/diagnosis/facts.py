@@ -227,13 +227,6 @@ class Facts:
         return 1 - float(np.median(values[-last:])) / self.baseline_loss
 
     @cached_property
-    def peak_loss_ratio(self) -> float:
-        """The largest finite loss over `baseline_loss`."""
-        if not len(self.finite_loss) or not self.baseline_loss > 0:
-            return math.nan
-        return float(self.finite_loss.max()) / self.baseline_loss
-
-    @cached_property
     def loss_jump(self) -> float:
         """The largest finite loss over the first, or over `baseline_loss` if that is higher."""
         if not len(self.finite_loss) or not self.baseline_loss > 0:

@@ -101,7 +101,7 @@ def _size_before(facts: Facts, step: int) -> float:
 
 def _blew_up(facts: Facts, step: int) -> bool:
     """The loss or the weights had jumped before that step."""
-    return facts.peak_loss_ratio > 100 or largest(facts.step_ratios[facts.parameter_steps < step]) > 1
+    return facts.loss_jump > 100 or largest(facts.step_ratios[facts.parameter_steps < step]) > 1
 
 
 def _counts(run: Run) -> pd.DataFrame:

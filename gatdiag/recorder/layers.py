@@ -165,7 +165,8 @@ class LayerRecorder:
         In a small step, hooks on every module call take longer than recording may. Once something has been compiled
         the hooks stay, because removing them would cause recompilation.
         """
-        if (self._hooks if self.is_idle else self._tape is not None or not self.is_attached) or _has_compiled():
+        is_done = bool(self._hooks) if self.is_idle else self._tape is not None
+        if is_done or not self.is_attached or _has_compiled():
             return
         if not self.is_idle:
             self._remove_hooks()
@@ -240,7 +241,7 @@ class LayerRecorder:
     def _idle_pre_hook(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The only hook while steps are not recorded."""
         is_own = module is self._root or id(module) in self._layers
-        if torch.compiler.is_dynamo_compiling() or not is_own or _should_ignore_call():
+        if torch.compiler.is_dynamo_compiling() or not (is_own and self.is_attached) or _should_ignore_call():
             return
         begin = self._stopwatch.clock()
         if not is_in_backward_pass():
@@ -471,7 +472,7 @@ def _should_ignore_call() -> bool:
 
     A tracer must not see our operations, and `vmap` does not allow values to be read.
     """
-    is_traced = torch._C._get_tracing_state() is not None or torch.compiler._is_compiling_flag
+    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
     return is_traced or torch._C._functorch.peek_interpreter_stack() is not None or not torch.is_grad_enabled()
 
 

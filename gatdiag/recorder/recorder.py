@@ -378,7 +378,7 @@ class Recorder:
         if self._steps.is_open:
             self._guard("this step", self._steps.on_forward_start)
         if not self.has_begun_step and self._root.training:
-            if "_trainer" in vars(self._root) and not self._steps.is_open:
+            if not self._steps.is_open:
                 self._log_trainer_metrics(self._counter.last_step)
             self.has_begun_step = True
 
@@ -470,35 +470,39 @@ class Recorder:
     def can_skip_step(self) -> bool:
         """Called before a step of the optimizer that made the last one; True if this step need only be counted.
 
-        So it is if neither it nor the next step is recorded, and if as many parameters have gradients as at the last
+        So it is if it is not recorded, c need not be predicted, and as many parameters have gradients as at the last
         step, all finite.
         """
-        if self._backlog is None or not self._layers.is_idle or is_in_backward_pass() or not self._counter.can_skip():
+        backlog, counter = self._backlog, self._counter
+        if counter.record is not None or not self._layers.is_idle or backlog is None or is_in_backward_pass():
             return False
-        begin = self._stopwatch.clock()
+        begin, record = self._stopwatch.clock(), counter.next_record
         self._unchecked_steps += 1
-        can_skip = self._unchecked_steps < self._check_interval or self._guard("this step", self._check_gradients)
+        can_skip = record is None or not backlog.plan.needs_prediction(record)
+        if can_skip and self._unchecked_steps >= self._check_interval:
+            can_skip = self._guard("this step", self._check_gradients, backlog.plan) is True
         self._layers.go_idle()
         self._stopwatch.seconds += self._stopwatch.clock() - begin
-        return can_skip is True
+        return can_skip
 
     def on_step_skipped(self) -> None:
         """Called after a step that is only counted."""
         begin = self._stopwatch.clock()
-        if "_trainer" in vars(self._root):
-            self._log_trainer_metrics(self._counter.step)
+        self._log_trainer_metrics(self._counter.step)
         self.has_begun_step = False
-        self._counter.skip()
+        self._counter.advance()
+        if self._counter.record is not None:
+            self._start_step()
         self._stopwatch.seconds += self._stopwatch.clock() - begin
         if self._backlog is not None and self._backlog.is_due:
             with self._stopwatch:
                 self._guard("this step", self._measure_backlog, self._counter.last_step)
                 self._check_for_errors()
 
-    def _check_gradients(self) -> bool:
+    def _check_gradients(self, plan: RecordingPlan) -> bool:
         """True if as many parameters have gradients as at the last step, all finite."""
-        begin, backlog = self._stopwatch.clock(), self._backlog
-        gradients = [] if backlog is None else _collect_gradients(backlog.plan)
+        begin = self._stopwatch.clock()
+        gradients = _collect_gradients(plan)
         is_like_last = len(gradients) == self._gradient_count and are_finite(gradients)
         self._check_interval = self._pace.check_interval(self._stopwatch.clock() - begin)
         self._unchecked_steps = 0

@@ -215,17 +215,6 @@ class StepCounter:
         if self._skipped and self.record is not None:
             self._pace.end_steps(recorded=False, count=self._skipped)
 
-    def can_skip(self) -> bool:
-        """True if neither the coming step nor the one after it is recorded."""
-        return self.record is None and (self._wait > 1 or not self._is_due(self.step + 1))
-
-    def skip(self) -> None:
-        """Count a step for which `can_skip` is true."""
-        self._skipped += 1
-        self.steps += 1
-        self.step += 1
-        self._wait -= 1
-
     def skip_to(self, step: int) -> None:
         """Give the coming step a later number, without deciding again whether it is recorded."""
         if isinstance(step, bool) or not isinstance(step, int) or step < self.step:

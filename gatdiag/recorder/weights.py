@@ -103,7 +103,7 @@ def are_finite(tensors: Iterable[Tensor]) -> bool:
     """
     total = 0.0
     for tensor in tensors:
-        if not tensor.is_cpu:
+        if not tensor.is_cpu or tensor.layout not in (torch.strided, torch.sparse_coo):
             return False
         total += abs(tensor.sum().item())
     return math.isfinite(total)

@@ -135,9 +135,7 @@ class Writer:
 
     def row(self, step: int) -> dict[str, Any]:
         """The row of a step in the table `steps`, to be filled in until it is written."""
-        if step not in self._rows:
-            self._rows[step] = {"step": step, "time": time.monotonic() - self._start}
-        return self._rows[step]
+        return self._rows.setdefault(step, {"step": step, "time": time.monotonic() - self._start})
 
     def write_learning_rates(self, step: int, rates: Mapping[tuple[str, int], Any]) -> None:
         """Add learning rates to the row of a step; columns are numbered in the order in which the keys first came."""

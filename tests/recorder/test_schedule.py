@@ -192,26 +192,6 @@ def test_what_is_known_of_the_next_record():
     assert len([step for step in foreseen if step > 1000]) <= len(late) + 1
 
 
-@pytest.mark.parametrize("every", ["auto", 3, lambda step: step % 7 in (0, 3)])
-def test_skipped_steps_are_counted_like_others(every):
-    plain, skipping = Time(every=every), Time(every=every)
-    plain.train(30, constant(0.01), constant(0.05), 0.0001)
-
-    def advance():
-        if skipping.counter.can_skip():
-            skipping.skipped += 1
-            skipping.counter.skip()
-        else:
-            original()
-
-    original, skipping.counter.advance, skipping.skipped = skipping.counter.advance, advance, 0
-    skipping.train(30, constant(0.01), constant(0.05), 0.0001)
-    assert skipping.recorded == plain.recorded
-    assert skipping.skipped > 0
-    for name in ("step", "steps", "record", "records"):
-        assert getattr(skipping.counter, name) == getattr(plain.counter, name)
-
-
 def test_checks_of_gradients_take_a_tenth_of_the_budget():
     pace = Pace(0.05, watch := Stopwatch())
     assert pace.check_interval(1e-3) == 1  # nothing is known of the steps

@@ -159,7 +159,7 @@ CLAIMS = {
     "a text longer than the file": (b"X" + (2**31).to_bytes(4, "little") + b"a", ""),
     ENDLESS: (b"N" * 5_000_001, "longer than 5,000,000 instructions"),
     "objects without end": (
-        b"(" + name("collections.OrderedDict") + b"q\0)R" + b"h\0)R" * 500_000 + b"t",
+        b"(" + name("collections.OrderedDict") + b"q\0)R" + b"h\0)R" * 100_000 + b"t",
         "",
     ),
     "a long number": (b"\x8b" + (2**31 - 1).to_bytes(4, "little"), ""),
@@ -186,7 +186,7 @@ def test_what_a_file_claims_never_fills_memory_or_hangs(tmp_path):
     """Each claim under `weight`, opened and computed with where memory is limited: refused, or harmless."""
     for number, (claim, (body, _)) in enumerate(CLAIMS.items()):
         for write in (archive, legacy):
-            if write is archive or claim not in (ENDLESS, "objects without end"):  # which take seconds
+            if write is archive or claim != ENDLESS:  # which takes seconds
                 (tmp_path / f"{number:02} {write.__name__}").write_bytes(write(mapping({"weight": body})))
     files = sorted(path.name for path in tmp_path.iterdir())
     read = {name for name, outcome in zip(files, started(tmp_path), strict=True) if outcome == "read"}

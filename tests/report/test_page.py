@@ -295,7 +295,7 @@ def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, folder):
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_run_can_be_reported_while_it_is_recorded(tmp_path):
+def test_a_run_can_be_reported_while_it_is_recorded(tmp_path, few_figures):
     run = build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, ending=None)
     assert "This run did not finish" in write_report(run, tmp_path / "page.html").read_text()
 

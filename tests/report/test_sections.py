@@ -10,10 +10,12 @@ from tests.report.builder import NO_LAYERS, build
 from tests.run.synthetic import synthetic_run
 
 
-@pytest.fixture(autouse=True)
-def _undrawn(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn():
     """Figures are not drawn here, for that takes all the time."""
-    monkeypatch.setattr(sections, "figure_block", undrawn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "figure_block", undrawn)
+        yield
 
 
 def undrawn(figure, runs, section, widths=(), **options):
@@ -30,6 +32,11 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     stuck = synthetic_run(folder / "stuck", steps=30, layers=4, neurons=2, collapse=True)
     return [gatdiag.load(stuck), gatdiag.load(synthetic_run(folder / "fine", steps=30, layers=3, neurons=2))]
+
+
+@pytest.fixture(scope="module")
+def found(runs):
+    return compared(runs)
 
 
 def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
@@ -62,8 +69,7 @@ def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
     assert [cell_text(row[place]) for row in table.rows] == ["NaN", "\N{EN DASH}"]
 
 
-def test_a_comparison_begins_with_one_sentence_a_run(runs):
-    found = compared(runs)
+def test_a_comparison_begins_with_one_sentence_a_run(found):
     assert [sentence.split(":")[0] for sentence in found["story"][:2]] == ["stuck", "fine"]
     assert "The loss fell from" in found["story"][1]
     assert len(found["story"]) == 2
@@ -77,19 +83,20 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
     assert "open" in found["warnings"][0]
 
 
-def test_overviews_beside_each_other_have_the_same_colors(runs):
-    first, second = (block for _, block in compared(runs)["overviews"])
+def test_overviews_beside_each_other_have_the_same_colors(runs, found):
+    first, second = (block for _, block in found["overviews"])
     assert first.figure.name == "overview"
     assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared_options(runs))
 
 
 def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
-    found = compared(runs)
-    story = found["story"]
+    all_sections = run_sections(runs)
+    found, seven, six = (comparison(runs[:count], all_sections[:count]) for count in (8, 7, 6))
     assert found["left_out"] == "The first 6 of 8 runs are shown; see below for 6 and 7."
-    assert compared(runs[:7])["left_out"] == "The first 6 of 7 runs are shown; see below for 6."
-    assert compared(runs[:6])["left_out"] == ""
+    assert seven["left_out"] == "The first 6 of 7 runs are shown; see below for 6."
+    assert six["left_out"] == ""
+    story = found["story"]
     assert len(story) == 7
     assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
     assert story[-1] == "And 2 more runs: see the table."

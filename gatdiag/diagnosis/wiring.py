@@ -158,9 +158,7 @@ def check_signal(facts: Facts) -> Finding | str | None:
         return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
     labels = [] if facts.has_several_optimizers else output.get("labels") or []
     seen = sum(labels)
-    # dL/dout has one sign, too, in an L1 loss with distant targets; its first loss is far above cross-entropy's
-    is_far = len(labels) == 2 and facts.first_loss > limit("chance") * math.log(2)
-    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and not is_far:
+    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
         is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
         return _no_signal(facts, text, Evidence("classes among the labels", 1.0), "warning" if is_early else "error")

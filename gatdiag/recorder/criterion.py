@@ -16,8 +16,8 @@ from gatdiag.metrics.smoothing import as_rows
 _MAX_MISFIT: Final = 1e-2  # relative to dL/dout
 # A loss with one softmax or sigmoid too many has nearly the gradient of the usual loss near o = 0, and of one row with
 # one or two entries. So it has to fit ten times better than the others, up to rounding errors, and in several rows.
-_TWICE_FACTOR: Final = 10.0
-_TWICE_MAX_ROUNDINGS: Final = 1e3
+_FACTOR: Final = 10.0
+_MAX_ROUNDINGS: Final = 1e3
 _TWICE_MIN_ROWS: Final = 3
 _SIGNIFICANT_ROW: Final = 0.1  # of the largest row norm; smaller rows do not count
 _MAX_ROWS: Final = 5000  # for labels; evenly spaced, because in link prediction all positive pairs come first
@@ -98,13 +98,16 @@ def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     fitted = g[:_MAX_FITTED_ROWS]
     misfits = {name: _misfit(fitted, shape) for name, shape in _gradient_shapes(o[:_MAX_FITTED_ROWS], fitted).items()}
     rare = (*TWICE, *_UNNAMED)
-    best = min(misfits, key=lambda n: _TWICE_FACTOR * max(misfits[n], rounding) if n in rare else misfits[n])
-    max_misfit = min(_MAX_MISFIT, _TWICE_MAX_ROUNDINGS * rounding) if best in TWICE else _MAX_MISFIT
+    best = min(misfits, key=lambda n: _FACTOR * max(misfits[n], rounding) if n in rare else misfits[n])
+    max_misfit = min(_MAX_MISFIT, _MAX_ROUNDINGS * rounding) if best in TWICE else _MAX_MISFIT
     sizes = fitted.norm(dim=1)
     may_be_chance = best in TWICE and int((sizes > _SIGNIFICANT_ROW * sizes.max()).sum()) < _TWICE_MIN_ROWS
     if best in _UNNAMED or may_be_chance or not misfits[best] < max_misfit:
         return "", misfits[best], None
-    return best, misfits[best], _count_labels(best, g)
+    labels = _count_labels(best, g)
+    if labels is not None and labels.max() == labels.sum() and not _shows_one_class(fitted, misfits[best], rounding):
+        labels = None
+    return best, misfits[best], labels
 
 
 def _count_labels(name: str, g: Tensor) -> Tensor | None:
@@ -113,6 +116,15 @@ def _count_labels(name: str, g: Tensor) -> Tensor | None:
     if name in TWICE:
         return None  # the smallest entry need not be the label
     return torch.bincount(g.argmin(1), minlength=g.shape[1])
+
+
+def _shows_one_class(g: Tensor, misfit: float, rounding: float) -> bool:
+    """True if no error of a regression has this gradient, too, as it may where outputs and targets are nearly equal.
+
+    The absolute error has a constant gradient, and any other error nearly so if its outputs hardly differ.
+    """
+    constant = _misfit(g, g.sign()) if g.shape[1] == 1 else math.inf
+    return misfit < min(_MAX_ROUNDINGS * rounding, constant / _FACTOR)
 
 
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:

@@ -136,6 +136,33 @@ def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
     assert labels[0] == labels[1] > 0
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss, F.smooth_l1_loss])
+@pytest.mark.parametrize("target", [0.25, 1.0, -200.0])
+@pytest.mark.parametrize(("center", "spread"), [(0.0, 0.0), (0.0, 1e-2), (0.5, 0.02), (0.5, 0.1), (-30.0, 0.1)])
+def test_an_error_of_a_regression_shows_no_labels_of_one_class(loss, target, center, spread):
+    generator = torch.Generator().manual_seed(0)
+    for columns in (1, 2):
+        o = center + spread * torch.randn(60, columns, generator=generator)
+        y = target * (1 + 1e-3 * torch.randn(60, columns, generator=generator)) * torch.tensor([1.0, 0.0])[:columns]
+        labels = criterion.identify(o, gradient(o, lambda o, y=y: loss(o, y)))[2]
+        assert labels is None or labels.max() < labels.sum()
+
+
+@pytest.mark.parametrize("spread", [1e-4, 0.1, 1.0])
+def test_labels_of_one_class_are_seen(spread):
+    o = spread * torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    one = torch.ones(60, 1)
+    losses = {
+        "bce-logits": (o[:, :1], lambda o: F.binary_cross_entropy_with_logits(o, one)),
+        "bce": (o[:, :1].sigmoid(), lambda o: F.binary_cross_entropy(o, one)),
+        "cross-entropy": (o, lambda o: F.cross_entropy(o, one[:, 0].long())),
+        "nll": (o.log_softmax(1), lambda o: F.nll_loss(o, one[:, 0].long())),
+    }
+    for name, (given, loss) in losses.items():
+        found, _, labels = criterion.identify(given, gradient(given, loss))
+        assert (found, labels.tolist()) == (name, [0, 60])
+
+
 def test_targets_of_a_mean_squared_error_are_found_again():
     y = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = criterion.implied_target_statistics(OUT, gradient(OUT, lambda o: F.mse_loss(o[MASK], y[MASK])))

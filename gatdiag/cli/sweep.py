@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Wor
 from gatdiag.cli.printing import format_number, make_table, plain_console, print_json
 from gatdiag.cli.training import count_progress
 from gatdiag.errors import InputError
+from gatdiag.names import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +58,9 @@ def sweep(
         failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
     errors = []
     if failed:
-        reasons = "; ".join(dict.fromkeys(failed.values()))
-        errors.append(f"{len(failed)} of {len(cells)} trainings failed and will be retried by the next run: {reasons}")
+        for reason, count in Counter(failed.values()).items():
+            typer.echo(printable(f"{count} failed: {reason}"), err=True)
+        errors.append(f"{len(failed)} of {len(cells)} trainings failed and will be retried by the next run")
     means = sweeping.summarize(cells, out)
     try:
         if not means.empty:
@@ -67,14 +70,14 @@ def sweep(
         errors.append(f"{out / 'table.csv'} could not be written: {error}")
     if as_json:
         print_json({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
-    else:
+    elif not means.empty:
         _print_means(means, out)
     if errors:
         raise InputError("; ".join(errors))
 
 
 def _print_means(means: pd.DataFrame, out: Path) -> None:
-    split = [*means].index("seeds") if "seeds" in means else 0
+    split = [*means].index("seeds")
     table = make_table([*means][:split], [name.replace("_", "\n") for name in [*means][split:]])
     for _, row in means.iterrows():
         numbers = [format_number(float(row[name]), _FORMS.get(name, ".4g")) for name in [*means][split:]]

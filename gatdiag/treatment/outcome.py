@@ -18,7 +18,6 @@ NOTHING: Final = "There is nothing to treat"
 NO_CAUSE: Final = "No cause was found"
 POINTS: Final = 0.05  # least improvement of a score: five points
 SHARE: Final = 0.1  # least improvement of a loss, relative
-SYMPTOMS: Final = frozenset(code for code, row in CAUSES.items() if row.is_symptom)
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class Treatment:
             return "The remedy helped"
         if any(trial.runs for trial in self.trials):
             return "No remedy helped"
-        if self.trials or any(one.code not in SYMPTOMS for one in self.manual_fixes):
+        if self.trials or any(not CAUSES[one.code].is_symptom for one in self.manual_fixes):
             return "The cause has to be fixed in your code"
         is_failing = any(one.state == "failing" and not one.verdict.is_problem for one in self.before.diagnoses)
         return NO_CAUSE if is_failing or self.manual_fixes else NOTHING
@@ -215,7 +214,7 @@ def _new_verdict(trial: Trial) -> str:
 
 def _describe_fix(fix: Finding) -> str:
     """What the user has to change or, of a symptom that nothing explains, what would tell its cause."""
-    return fix.remedy.removeprefix("# ") if fix.code in SYMPTOMS else f"change this in your code: {fix.remedy}"
+    return fix.remedy.removeprefix("# ") if CAUSES[fix.code].is_symptom else f"change this in your code: {fix.remedy}"
 
 
 def describe_trial(trial: Trial) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gatdiag.diagnosis import Finding
+from gatdiag.diagnosis import CAUSES, Finding
 from gatdiag.figures import figures_for
 from gatdiag.figures.curves import SPREAD_CURVES
 from gatdiag.names import one_line, short
@@ -14,7 +14,7 @@ from gatdiag.report.sections import comparison_table
 from gatdiag.report.story import run_warnings
 from gatdiag.run import Run
 from gatdiag.summary import is_empty
-from gatdiag.treatment.outcome import NOTHING, SYMPTOMS, Treatment
+from gatdiag.treatment.outcome import NOTHING, Treatment
 
 PAGE: Final = "treatment.html"
 
@@ -69,7 +69,7 @@ def _section(done: Treatment, ended_by: BaseException | None) -> dict[str, Any]:
         "curves": figure_block(SPREAD_CURVES, every, "treatment", groups=groups) if every else None,
         "seeds": comparison_table(every, "treatment-seeds") if every else None,
         "sides": [(name, one, figures.get(name)) for name, one in shown.items() if one is not None],
-        "manual_fixes": tuple(one for one in done.manual_fixes if one.code not in SYMPTOMS),
+        "manual_fixes": tuple(one for one in done.manual_fixes if not CAUSES[one.code].is_symptom),
         "folders": [str(run.folder) for of_trial in runs.values() for run in of_trial[:1]],
     }
 

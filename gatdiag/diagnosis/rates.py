@@ -51,8 +51,8 @@ def _kills_units(facts: Facts) -> bool:
     dead = check_dead_units(facts)
     if not isinstance(dead, Finding):
         return False
-    before = facts.run.steps["step"] < dead.steps[0]
-    overshoot = facts.run.steps["overshoot"][before] if "overshoot" in facts.run.steps else ()
+    until = facts.run.steps["step"] <= dead.steps[0]  # as a row has the overshoot of the step before
+    overshoot = facts.run.steps["overshoot"][until] if "overshoot" in facts.run.steps else ()
     ratio = largest(facts.step_ratios[facts.parameter_steps < dead.steps[0]])
     return ratio > limit("step-large") or largest(np.asarray(overshoot, float)) > limit("overshoot")
 

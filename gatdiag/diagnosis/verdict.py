@@ -90,7 +90,7 @@ class Diagnosis:
 def rank_findings(found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the findings by severity and rank, each with the symptoms that it explains."""
     causes: list[tuple[Finding, list[Finding]]] = []
-    for one in sorted(found, key=lambda one: rank(one.code, is_late=bool(one.steps) and one.steps[0] > 1)):
+    for one in sorted(found, key=lambda one: rank(one.code, is_late=bool(one.steps) and one.steps[0] > 0)):
         below = next((symptoms for cause, symptoms in causes if _explains(cause, one)), None)
         if below is None:
             causes.append((one, []))

@@ -748,3 +748,15 @@ def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(tmp_pat
     verdict = diagnose(run).verdict
     assert (verdict.code, verdict.severity) == (code, "error")
     assert ("dead-units" in [symptom.code for symptom in verdict.symptoms]) == (code == "lr-too-large")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "overshoot", "code"), [(0.8, 0.5, "lr-too-large"), (0.1, 3.0, "lr-too-large"), (0.1, 0.5, "dead-units")]
+)
+def test_units_that_the_first_step_kills_are_the_learning_rate_s_fault(tmp_path, ratio, overshoot, code):
+    weights = {"norm": gains(1, 1, width=2), "gradient_norm": still([1.0] * 2), "update_ratio": still([0.1] * 2)}
+    weights["update_ratio"][0] = ratio
+    logged = {"loss": FLAT, "overshoot": np.where(np.arange(STEPS) == 1, overshoot, 0.5)}
+    signals = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 1, "last": 1.0}}}
+    verdict = diagnose(build(tmp_path / "run", weights=weights, logged=logged, signals=signals)).verdict
+    assert (verdict.code, verdict.severity) == (code, "error")

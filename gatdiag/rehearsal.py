@@ -56,7 +56,8 @@ def preflight(
             penalties on the weights of the model itself have no effect on the copy's gradients.
         optimizer: The optimizer of the training, or several. Without one, neither the learning rate nor the list of
             its parameters is judged.
-        law_search_seconds: Time limit of the search for conservation laws. None: no limit; 0: no search.
+        law_search_seconds: Limit of the computing time of the search for conservation laws. None: no limit. 0: no
+            search.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:

@@ -92,8 +92,8 @@ def watch(
         include: Shell patterns of the names of layers to record, such as "convs.*".
         exclude: Shell patterns of the names of layers not to record.
         name: Name of the run in reports; the folder's name by default.
-        law_search_seconds: Time limit of the search for laws in the first step. If it is exceeded, laws are not
-            recorded, with a warning. None: no limit. 0: no search.
+        law_search_seconds: Limit of the computing time of the search for laws in the first step. If it is exceeded,
+            laws are not recorded, with a warning. None: no limit. 0: no search.
         warn: Warn of training errors that are certain, once each and in one line, as a `TrainingWarning`: the first NaN
             or infinity, with its cause; and after 1, 10 and 100 recorded steps, that no gradient reaches the first
             layer or any layer, that parameters are not in an optimizer, that gradients are not cleared, or that a loss

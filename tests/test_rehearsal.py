@@ -181,16 +181,19 @@ def test_the_deep_attention_network_of_the_demo_is_told_from_its_balanced_twin(s
 def test_that_the_search_for_laws_took_too_long_is_said():
     graph = load_graph("sbm")
     torch.manual_seed(0)
-    skipped = gatdiag.preflight(
+    diagnosis = gatdiag.preflight(
         gat(graph.num_features, 4),
         graph.x,
         graph.edge_index,
         loss=lambda out: F.cross_entropy(out[graph.train_mask], graph.y[graph.train_mask]),
         law_search_seconds=1e-9,
-    ).skipped
+    )
     for code in ("init-unbalanced", "law-broken"):
-        assert "the search was stopped after 1e-09 s" in skipped[code]
-        assert "law_search_seconds" in skipped[code]
+        assert "the search was stopped after 1e-09 s" in diagnosis.skipped[code]
+        assert "law_search_seconds" in diagnosis.skipped[code]
+    (unseen,) = [line for line in str(diagnosis).splitlines() if line.startswith("  not looked at: ")]
+    assert "neurons are out of balance" in unseen
+    assert "the search was stopped" in unseen
 
 
 def test_a_deep_network_that_learns_at_once_is_not_accused():

@@ -13,7 +13,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.laws import reason_without_laws, relative_to_weights
+from gatdiag.diagnosis.laws import STOPPED, reason_without_laws, relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
@@ -79,7 +79,9 @@ def check_balance(facts: Facts) -> Finding | str | None:
         return "fewer than two layers have feature weights whose initial norm was recorded"
     if layers_of_rank_one(facts):
         return None
-    return _alternating(facts, gains) or _neurons(facts) or _stuck(facts)
+    missing = reason_without_laws(facts)
+    unseen = missing if STOPPED in missing and facts.state != "trained" else None
+    return _alternating(facts, gains) or _neurons(facts) or _stuck(facts) or unseen
 
 
 def _alternating(facts: Facts, gains: list[float]) -> Finding | None:

@@ -15,6 +15,7 @@ from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series
 
+STOPPED = "the search was stopped"  # part of the reason that the recorder gives if it took too long
 _DISPROVED = "delta is up to"  # start of the reason that the recorder gives for dropping a law
 
 

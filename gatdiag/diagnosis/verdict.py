@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gatdiag.diagnosis.causes import CAUSES, rank
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Finding
+from gatdiag.diagnosis.laws import STOPPED
 
 _NO_PROBLEM: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
@@ -73,14 +74,24 @@ class Diagnosis:
         verdict = self.verdict
         if not verdict.is_problem:
             yield str(verdict)
+            yield from self._unseen()
         for finding in self.findings:
             yield str(finding)
             if finding is verdict:
+                yield from self._unseen()
                 yield from finding.details()
             if finding.symptoms:
                 yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
         if self.skipped:
             yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
+
+    def _unseen(self) -> Iterator[str]:
+        """Yield a line for each cause that could be the verdict if the search for laws had not been stopped."""
+        found = self.verdict
+        for code, reason in self.skipped.items():
+            may_rank_above = not found.is_problem or rank(code) < rank(found.code)
+            if STOPPED in reason and CAUSES[code].severity != "note" and may_rank_above:
+                yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above, as {reason}"
 
     def document(self) -> dict[str, Any]:
         """Everything as plain data: verdict, findings, skipped, state."""

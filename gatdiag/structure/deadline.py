@@ -1,4 +1,4 @@
-"""A time limit for an analysis."""
+"""A limit of the computing time of an analysis, so that its result does not depend on what else the machine does."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ _SLOW = 2.0  # seconds
 
 class _Deadline:
     def __init__(self, seconds: float | None, when_slow: Callable[[float], None]) -> None:
-        self._start = time.monotonic()
+        self._start, self._computing_start = time.monotonic(), time.thread_time()
         self._seconds = seconds
         self._when_slow: Callable[[float], None] | None = when_slow
 
     def check(self) -> None:
-        elapsed = time.monotonic() - self._start
-        if self._seconds is not None and elapsed > self._seconds:
+        if self._seconds is not None and time.thread_time() - self._computing_start > self._seconds:
             raise TimeLimitError(f"stopped after {self._seconds:g} s")
+        elapsed = time.monotonic() - self._start
         if self._when_slow is not None and elapsed > _SLOW:
             when_slow, self._when_slow = self._when_slow, None
             when_slow(elapsed)
@@ -32,11 +32,11 @@ _CURRENT: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
 
 @contextmanager
 def time_limit(seconds: float | None, when_slow: Callable[[float], None] = lambda elapsed: None) -> Iterator[None]:
-    """Limit the time that the block may take. `check_time`, which every call of a module calls, enforces the limit.
+    """Limit the time that the block may compute. `check_time`, which every call of a module calls, enforces the limit.
 
     Args:
-        seconds: The limit; None for no limit.
-        when_slow: Called once with the elapsed seconds when the block has taken more than two.
+        seconds: The limit of the thread's own computing time; None for no limit.
+        when_slow: Called once with the elapsed seconds, by the clock, when the block has taken more than two.
     """
     token = _CURRENT.set(_Deadline(seconds, when_slow))
     try:

@@ -18,9 +18,15 @@ def test_without_a_limit_nothing_happens():
 def test_time_is_over_at_the_next_check_and_no_longer_afterwards():
     with pytest.raises(TimeLimitError, match=r"0\.5 s"), time_limit(0.5):
         check_time()
-        deadline._CURRENT.get()._start -= 1
+        deadline._CURRENT.get()._computing_start -= 1
         check_time()
     check_time()
+
+
+def test_time_that_others_take_does_not_count():
+    with time_limit(0.5):
+        deadline._CURRENT.get()._start -= 3
+        check_time()
 
 
 def test_a_module_that_is_called_is_a_check():

@@ -58,6 +58,18 @@ def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0
 
 
+@pytest.mark.parametrize(("losses", "is_said"), [([2.0] * 30, True), ([2.0] * 3 + [0.01] * 27, False)])
+def test_what_could_not_be_looked_at_without_laws_is_said_by_the_verdict(tmp_path, losses, is_said):
+    error = "the search was stopped after 20 s (set law_search_seconds=..., None for no limit)"
+    weights = {"norm": np.full((30, 3), math.sqrt(8))}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": losses}, width=8)
+    rewrite_meta(run.folder, lambda meta: meta["laws"].update(found=[], error=error))
+    lines = diagnose(run.folder).stdout.splitlines()
+    unseen = [line for line in lines if line.startswith("  not looked at: neurons are out of balance")]
+    assert bool(unseen) == is_said
+    assert not unseen or unseen[0].endswith("no conservation laws were recorded: the search was stopped after 20 s")
+
+
 def test_a_checkpoint_will_do(folder):
     done = diagnose(folder / "broken.pt", "--json")
     assert done.exit_code == 1, done.stderr

@@ -206,10 +206,12 @@ class Store:
         self._check_open()
         path = files.snapshot_path(self.folder, name)
         with files.atomic_write(path) as part:
+            mode = part.stat().st_mode
             try:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
             except SafetensorError as error:
                 raise OSError(f"{path} {UNWRITTEN}: {error}") from error
+            part.chmod(mode)  # save_file puts a file there that only its owner can read
 
     def seal(self, status: Ending, error: str | None = None) -> None:
         """End the run: convert each table to Parquet, and delete the streams.

@@ -432,6 +432,7 @@ def test_snapshots_are_whole_or_the_former_ones(folder, monkeypatch):
             store.save_snapshot("best", {"w": np.zeros(1)})
     assert files(folder) == ["best.safetensors", "meta.json"]
     np.testing.assert_array_equal(load(folder).snapshot("best")["w"], np.array([[1.5], [2.5]], np.float32))
+    assert (folder / "best.safetensors").stat().st_mode == (folder / "meta.json").stat().st_mode
     assert load(folder).snapshot("initial") is None
     with pytest.raises(InputError, match=r"Expected the name of a snapshot \(initial, best, final\), got 'last'"):
         store.save_snapshot("last", {})

@@ -226,12 +226,14 @@ def format_path(path: Path) -> str:
 
 
 def read_step(data: Any, optimizer: OptimizerState | None, path: Path) -> int | None:
-    """Optimizer steps taken: from the file, else its optimizer state, else its name."""
+    """Optimizer steps taken: from the file, else its optimizer state, else its name; 0 if the optimizer is new."""
     step = _read_count(data, _STEPS)
     if step is None and optimizer is not None:
         steps = [_as_count(moments.get("step")) for moments in optimizer.moments.values()]
         step = max((taken for taken in steps if taken is not None), default=None)
-    return step if step is not None else parse_step(path)
+    if step is None:
+        step = parse_step(path)
+    return 0 if step is None and optimizer is not None and optimizer.is_fresh else step
 
 
 def read_epoch(data: Any, path: Path) -> int | None:

@@ -33,6 +33,11 @@ class OptimizerState:
     matched: bool = True
     others: int = 0
 
+    @property
+    def is_fresh(self) -> bool:
+        """No step was taken, as far as that shows: of Adam and its kin, which have betas, each step leaves moments."""
+        return self.matched and not self.moments and any("betas" in group for group in self.groups)
+
 
 def find_optimizers(data: Any) -> list[State]:
     """All optimizer state dicts in a saved object, under any key, in the order of the file."""

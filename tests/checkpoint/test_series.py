@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatdiag.checkpoint import OptimizerState, list_checkpoints
-from gatdiag.checkpoint.opening import parse_epoch, parse_step, read_epoch, read_step
+from gatdiag.checkpoint.opening import open_checkpoint, parse_epoch, parse_step, read_epoch, read_step
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import save
 
@@ -149,6 +149,19 @@ def test_names(name, step, epoch):
 def test_what_the_file_says_comes_first(data, step, epoch):
     path = Path("epoch=99-step=3.pt")
     assert (read_step(data, None, path), read_epoch(data, path)) == (step, epoch)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(torch.optim.AdamW, 0), (torch.optim.SGD, None)])
+def test_before_the_first_step_of_adam_it_is_step_0(tmp_path, kind, step):
+    """SGD without momentum keeps no state, however many steps it takes."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = kind(model.parameters(), lr=0.1)
+    for name in ("first.pt", "last.pt", "later.pt"):
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / name)
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    assert open_checkpoint(tmp_path / "first.pt").step == step
+    assert names(list_checkpoints(tmp_path)) == ["first.pt", "last.pt", "later.pt"]
 
 
 def test_the_optimizers_step_comes_before_the_name():

@@ -196,7 +196,8 @@ class Treatment:
     @property
     def history(self) -> tuple[str, ...]:
         """A line for each trial: what was changed, and whether it helped."""
-        before = f"before: {self.verdict.title if self.verdict else 'not trained'}{self._value(self.before)}"
+        unknown = "cut short" if self.before.runs else "not trained"
+        before = f"before: {self.verdict.title if self.verdict else unknown}{self._value(self.before)}"
         return (before, *(f"{describe_trial(trial)}{self._value(trial)}{_new_verdict(trial)}" for trial in self.trials))
 
     def __str__(self) -> str:

@@ -188,6 +188,11 @@ def test_nothing_to_treat_and_what_was_cut_short(trained, tmp_path, runs, ended_
     assert says in said
 
 
+def test_a_first_training_that_was_cut_short_is_said_to_have_begun(trained, tmp_path):
+    cut = Treatment(tmp_path, (0,), None, Trial("before", runs=tuple(trained("before", [2.0]))))
+    assert cut.history == ("before: cut short",)
+
+
 def test_a_training_without_a_row_or_an_end_does_not_hinder_the_page(trained, tmp_path):
     empty = build(tmp_path / "empty", ending="interrupted")
     said = page_of(tmp_path, trained("before", [2.0, 3.0]), [trial([empty], False)], ended_by=KeyboardInterrupt())

@@ -34,7 +34,8 @@ def check_too_large(facts: Facts) -> Finding | str | None:
         return _rate_too_large(facts, early, factor, facts.severity) if has_jump else None
     if facts.state in ("failing", "partly") and _kills_units(facts):
         return _rate_too_large(facts, early, factor, facts.severity)
-    jump = limit("jump" if facts.state in ("failing", "unknown") else "jump-trained")
+    came_back = facts.state == "trained" or (facts.state == "partly" and not early > limit("step-replaces"))
+    jump = limit("jump-trained" if came_back else "jump")
     if (facts.is_non_finite or facts.loss_jump > jump) and (len(hits) or early > limit("step-large")):
         is_unsure = facts.step_count < limit("sure") and not facts.is_non_finite
         return _rate_too_large(facts, early, factor, "warning" if is_unsure else facts.severity)

@@ -87,8 +87,11 @@ THRESHOLDS: Final = {
     "entropy": Threshold(0.02, "relative entropy of the attention: the slope of the softmax, 4a(1-a), is nearly zero"),
     # rates
     "jump": Threshold(5, "times the loss of the best constant prediction; 100 if the network trains"),
-    "jump-trained": Threshold(100, "times the loss of the best constant prediction, if it came back and the network "
-    "trains at least partly"),
+    "jump-trained": Threshold(
+        100,
+        "times the loss of the best constant prediction, if it came back and the network trains, or trains partly and "
+        "no early step replaced the weights",
+    ),
     "step-large": Threshold(
         0.5, "norm of a step over norm of the weights; healthy runs 6e-4 to 0.53, faulty runs 2.1 to 9e6"
     ),

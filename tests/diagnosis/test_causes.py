@@ -356,6 +356,17 @@ def test_a_loss_that_only_starts_high_has_not_jumped(tmp_path, first):
     assert isinstance(CHECKS["lr-too-large"](Facts(run)), Finding) == (first == 2.0)
 
 
+@pytest.mark.parametrize("step", [2.0, 0.8])
+def test_a_jump_after_which_the_loss_only_partly_falls_is_told_if_a_step_replaced_the_weights(tmp_path, step):
+    """As of Adam at a rate of 1: the loss ends lower, but what the network computed is lost."""
+    loss, ratios = np.linspace(1.2, 0.6, STEPS), still([0.1, 0.1])
+    loss[1], ratios[0] = 20.0, step
+    weights = {"norm": still([4.0, 4.0]), "update_ratio": ratios}
+    facts = Facts(build(tmp_path / "run", weights=weights, logged={"loss": loss}))
+    assert facts.state == "partly"
+    assert isinstance(CHECKS["lr-too-large"](facts), Finding) == (step == 2.0)
+
+
 def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):
     ratios = still([1e-7, 1e-7, 1e-7, 1e-5])
     weights = {"norm": still([4.0] * 4), "update_ratio": ratios}

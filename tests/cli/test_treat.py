@@ -97,6 +97,7 @@ def test_a_finding_of_ones_own_choice_is_treated(treat):
     [
         ("made", [], "shelf:made is a module: give its class, or a function that returns one with fresh weights"),
         ("small", ["--seeds", "a"], "--seeds: expected integers separated by commas, such as 0,1,2, got 'a'"),
+        ("small", ["--steps", "0"], "--steps: expected 1 or more, got 0"),
         ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
         ("small", ["--optimizer", "LBFGS"], "optimizer to be one of SGD, Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),

@@ -162,45 +162,51 @@ ENDINGS = {
     "sys.exit(3)": ("finished", None),
     "raise KeyboardInterrupt": ("interrupted", None),
 }
-SCRIPT = f"""
-import os, sys
-sys.path.insert(0, {str(ROOT)!r})
-import gatdiag
-from tests.test_watching import ENDINGS, Training
-for number, ending in enumerate(ENDINGS):
+PROGRESS = """
+assert "rich" not in sys.modules
+random.seed(0)
+gatdiag.watch(torch.nn.Linear(2, 1), sys.argv[1] + "progress", progress=True, warn=False).finish()
+print(random.random())
+"""
+FORKS = """
+import os, random, sys, torch, gatdiag
+def train(name):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = gatdiag.watch(model, sys.argv[1] + name, metrics="fast")
+    for _ in range(2):
+        model(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+    return recorder
+train("first").finish()  # so that no fork has to import what it needs
+for number, program in enumerate(sys.argv[2:]):
     if os.fork() == 0:
-        training = Training()
-        gatdiag.watch(training.model, sys.argv[1] + str(number), metrics="fast")
-        training.steps(2)
-        del training
-        exec(ending)
+        exec(program)
         break
-else:
-    for _ in ENDINGS:
-        os.wait()
+    os.wait()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_the_exit_of_the_interpreter_seals_the_run(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "run"], capture_output=True, text=True, check=False
-    )
-    assert "gatdiag" not in ended.stderr.replace(str(ROOT), "")
-    for number, (status, error) in enumerate(ENDINGS.values()):
-        folder = tmp_path / f"run{number}"
-        assert (folder / "steps.parquet").exists()
-        run = gatdiag.load(folder)
-        assert (len(run.steps), run.status, run.meta["error"]) == (2, status, error)
-        assert run.snapshot("final") is not None
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The folder of interpreters that have ended in different ways, and what they have printed."""
+    if not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    folder = tmp_path_factory.mktemp("ended")
+    programs = [*(f"train(str(number))\n{ending}" for ending in ENDINGS), PROGRESS]
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(folder / "run"), *programs]
+    return folder, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
 
-def test_the_progress_line_draws_no_random_number_where_rich_is_not_loaded_yet(tmp_path):
-    program = (
-        "import random, sys, torch, gatdiag; random.seed(0); gatdiag.watch(torch.nn.Linear(2, 1), sys.argv[1], "
-        "progress=True, warn=False).finish(); print(random.random())"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "run")]
-    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert float(drawn) == random.Random(0).random()
+@pytest.mark.parametrize(("number", "ending"), [*enumerate(ENDINGS)])
+def test_the_exit_of_the_interpreter_seals_the_run(ended, number, ending):
+    folder, printed = ended[0] / f"run{number}", ended[1]
+    assert "gatdiag" not in printed.stderr.replace(str(ROOT), "")
+    assert (folder / "steps.parquet").exists()
+    run = gatdiag.load(folder)
+    assert (len(run.steps), run.status, run.meta["error"]) == (2, *ENDINGS[ending])
+    assert run.snapshot("final") is not None
+
+
+def test_the_progress_line_draws_no_random_number_where_rich_is_not_loaded_yet(ended):
+    assert float(ended[1].stdout) == random.Random(0).random()

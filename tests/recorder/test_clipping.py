@@ -42,7 +42,7 @@ def trained(
     torch.manual_seed(0)
     model, batches = Gat(), [graph(seed=seed) for seed in range(passes)]
     optimizer, before, after = make_optimizer(model.parameters()), [], []
-    with gatdiag.watch(model, folder, every=every, **options):
+    with gatdiag.watch(model, folder, every=every, law_search_seconds=0, **options):
         for step in range(steps):
             for batch in batches:
                 loss_of(model, batch).backward()
@@ -119,7 +119,7 @@ def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path, name):
 def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(tmp_path):
     model, data = Gat(), graph()
     optimizer, before = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             loss_of(model, data).backward()
             before.append(gradient_norm(model))
@@ -142,7 +142,7 @@ def test_two_losses_of_one_forward_pass_that_are_clipped(tmp_path):
 
     model, x = Branched(), torch.randn(6, 4)
     optimizers, before = [sgd(head) for head in model.heads], []
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             for output, optimizer in zip(model(x), optimizers, strict=True):
                 model.zero_grad()
@@ -162,7 +162,7 @@ def test_a_scaled_loss(tmp_path, given, fused, clips):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=2)
     before, after = [], []
-    with gatdiag.watch(model, tmp_path / "run", scaler=scaler if given else None):
+    with gatdiag.watch(model, tmp_path / "run", scaler=scaler if given else None, law_search_seconds=0):
         for step in range(6):
             optimizer.zero_grad()
             scaler.scale(loss_of(model, data)).backward()
@@ -184,7 +184,7 @@ def test_a_scaled_loss(tmp_path, given, fused, clips):
 def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
     model, data = Gat(), graph()
     optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1 / scale), []
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             (scale * loss_of(model, data)).backward()
             before.append(gradient_norm(model))
@@ -198,7 +198,7 @@ def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     model, data = Gat(), graph()
     optimizers = [sgd(conv) for conv in model.convs]
     before = []
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             loss_of(model, data).backward()
             before.append(gradient_norm(model))
@@ -217,7 +217,7 @@ def test_complex_parameters_count_in_neither_norm(tmp_path):
     model[0].turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
     x, before = torch.randn(6, 5), []
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             (model[1](model[0](x) * model[0].turn.abs()).square().sum() + model(x).sum()).backward()
             before.append(

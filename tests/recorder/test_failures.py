@@ -289,10 +289,10 @@ def test_wrong_arguments_are_refused_before_training(tmp_path, options, message)
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    train(tmp_path / "run")
+    train(tmp_path / "run", metrics="fast")
     with pytest.raises(InputError, match="overwrite=True"):
-        train(tmp_path / "run")
-    assert len(train(tmp_path / "run", steps=2, overwrite=True).run.steps) == 2
+        train(tmp_path / "run", metrics="fast")
+    assert len(train(tmp_path / "run", metrics="fast", steps=2, overwrite=True).run.steps) == 2
     with gatdiag.watch(Gat(), tmp_path / "live") as recorder:
         with pytest.raises(InputError):
             gatdiag.watch(Gat(), tmp_path / "live", overwrite=True)

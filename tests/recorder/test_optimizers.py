@@ -21,7 +21,7 @@ def weight_norms(run, name="convs.0.lin_l.weight"):
 def test_accumulated_gradients_are_one_step(tmp_path):
     model, batches = Gat(), [graph(seed=seed) for seed in range(4)]
     optimizer, expected = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0) as recorder:
         for _ in range(2):
             for batch in batches:
                 loss = loss_of(model, batch) / len(batches)
@@ -39,7 +39,7 @@ def test_accumulated_gradients_are_one_step(tmp_path):
 def test_the_row_of_accumulated_passes_is_of_the_last_one(tmp_path):
     model, batches = Gat(), [graph(seed=seed) for seed in range(2)]
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         losses = [loss_of(model, batch) for batch in batches]
         torch.stack(losses).sum().backward()
         optimizer.step()
@@ -103,7 +103,7 @@ def test_a_closure_may_take_arguments_and_a_model_is_no_closure(tmp_path):
 def test_gradients_from_elsewhere_have_no_norm_before_clipping(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             gradients = torch.autograd.grad(loss_of(model, data), list(model.parameters()))
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -165,7 +165,7 @@ def test_optimizers_of_parts_share_a_step(tmp_path):
     parts = [list(model.convs[0].parameters()), list(model.convs[1:].parameters())]
     optimizers = [torch.optim.SGD(parts[0], lr=0.1), torch.optim.Adam(parts[1], lr=0.01)]
     before = model.convs[2].lin_l.weight.detach().clone()
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             loss_of(model, data).backward()
             for optimizer in optimizers:
@@ -183,7 +183,7 @@ def test_optimizers_of_parts_share_a_step(tmp_path):
 def test_optimizers_that_take_turns_make_steps_of_their_own(tmp_path):
     model, data = Gat(), graph()
     optimizers = [sgd(conv) for conv in model.convs]
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for step in range(4):
             loss_of(model, data).backward()
             optimizers[step % 3].step()
@@ -197,7 +197,7 @@ def test_optimizers_that_take_turns_make_steps_of_their_own(tmp_path):
 def test_only_the_optimizers_named_count(tmp_path):
     model, data = Gat(), graph()
     counted, other = sgd(model), sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", optimizer=counted):
+    with gatdiag.watch(model, tmp_path / "run", optimizer=counted, law_search_seconds=0):
         for _ in range(3):
             train_step(model, data, other)
             train_step(model, data, counted)
@@ -290,7 +290,7 @@ def test_learning_rates_of_all_groups(tmp_path):
     groups = [{"params": conv.parameters(), "lr": 0.1 * (number + 1)} for number, conv in enumerate(model.convs)]
     optimizer = torch.optim.SGD(groups)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(3):
             train_step(model, data, optimizer)
             schedule.step()
@@ -306,7 +306,7 @@ def test_learning_rates_of_all_groups(tmp_path):
 def test_logged_values_belong_to_the_step_they_are_about(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", every=2) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", every=2, law_search_seconds=0) as recorder:
         recorder.log(start=1.0)
         for step in range(4):
             loss = loss_of(model, data)
@@ -361,7 +361,7 @@ def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
 def test_the_layers_of_a_step_are_not_those_of_a_later_backward_pass(tmp_path):
     model, data = Gat(), graph()
     optimizer, other = sgd(model), torch.optim.SGD([model.convs[2].bias], lr=0.1)
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         output = model(data.x, data.edge_index)
         F.cross_entropy(output, data.y).backward(retain_graph=True)
         other.step()
@@ -376,7 +376,7 @@ def test_the_layers_of_a_step_are_not_those_of_a_later_backward_pass(tmp_path):
 def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
     model, data = Gat(), graph()
     optimizer, gradients = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run"):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for _ in range(2):
             output = model(data.x, data.edge_index)
             output.register_hook(lambda gradient: gradients.append(gradient.double().norm().item()))
@@ -455,7 +455,7 @@ def test_each_optimizer_is_described_from_its_first_step_on(tmp_path):
 def test_what_is_logged_after_an_evaluation_in_training_mode_belongs_to_the_coming_step(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0) as recorder:
         for step in range(3):
             train_step(model, data, optimizer)
             recorder.log(before=step)
@@ -530,7 +530,7 @@ def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tm
         torch.manual_seed(0)
         model, data, first = Gat(), graph(), []
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
-        with gatdiag.watch(model, folder) as recorder:
+        with gatdiag.watch(model, folder, law_search_seconds=0) as recorder:
             for _ in range(3):
                 seen = []
 
@@ -562,7 +562,7 @@ def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused, unscales):
         model, data = Gat(), graph()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
-        with gatdiag.watch(model, tmp_path / str(scale)):
+        with gatdiag.watch(model, tmp_path / str(scale), law_search_seconds=0):
             for _ in range(3):
                 scaler.scale(loss_of(model, data)).backward()
                 if unscales:
@@ -582,7 +582,7 @@ def test_float16_without_a_scaler_is_told_once(tmp_path):
     model, data = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).half(), graph()
     optimizer = sgd(model)
     with pytest.warns(RecordingWarning, match="scaler=") as caught:
-        with gatdiag.watch(model, tmp_path / "run", warn=False):
+        with gatdiag.watch(model, tmp_path / "run", warn=False, law_search_seconds=0):
             for _ in range(3):
                 (1024 * F.cross_entropy(model(data.x.half()).float(), data.y)).backward()
                 optimizer.step()

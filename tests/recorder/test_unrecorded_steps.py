@@ -289,7 +289,7 @@ def by_hand(model, data, log, recorder):
 def watched(folder, every, pattern):
     torch.manual_seed(0)
     model = Gat()
-    with gatdiag.watch(model, folder, every=every, law_search_seconds=0) as recorder:
+    with gatdiag.watch(model, folder, every=every, law_search_seconds=0, warn=False) as recorder:
         more = (recorder,) if pattern is by_hand else ()
         pattern(model, graph(), recorder.log, *more)
     return gatdiag.load(folder)

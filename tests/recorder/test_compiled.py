@@ -26,7 +26,7 @@ def always():
 def loop(folder, how, steps=3):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model, data = Gat(), graph()
+    model, data = Gat(layers=2), graph()
     optimizer = sgd(model)
     called = torch.compile(model, backend="aot_eager") if how == "before" else model
     if how == "warm":
@@ -45,11 +45,16 @@ def loop(folder, how, steps=3):
     return losses, gatdiag.load(folder), model, [str(item.message) for item in caught]
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return loop(tmp_path_factory.mktemp("plain") / "run", "not at all")
+
+
 @pytest.mark.parametrize("how", ["before", "warm", "inside", "in place"])
-def test_a_compiled_model_trains_as_it_does_and_its_parameters_are_recorded(tmp_path, how):
-    plain, plain_run, _, _ = loop(tmp_path / "plain", "not at all")
+def test_a_compiled_model_trains_as_it_does_and_its_parameters_are_recorded(tmp_path, plain, how):
+    plain_losses, plain_run, _, _ = plain
     losses, run, model, messages = loop(tmp_path / "run", how)
-    assert losses == pytest.approx(plain, rel=1e-5)
+    assert losses == pytest.approx(plain_losses, rel=1e-5)
     assert run.parameters.gradient_norm.tolist() == pytest.approx(plain_run.parameters.gradient_norm.tolist(), rel=1e-4)
     assert len(run.neurons) == (0 if how == "in place" else len(plain_run.neurons))
     assert not [message for message in messages if "global hooks" in message]

@@ -21,7 +21,7 @@ def mlp():
 
 
 def gat():
-    return Gat(layers=4)
+    return Gat()
 
 
 def parts(model, count):

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from textwrap import shorten
 from types import MappingProxyType
@@ -27,6 +27,7 @@ Submit: TypeAlias = Callable[..., "Future[Any]"]
 
 _TIMEOUT: Final = 10  # seconds to connect to a cluster
 _MAX_LENGTH: Final = 500  # characters of a cluster's error message
+_PRELOADED: Final = ["gatdiag.experiments.sweep"]  # imported once, before the workers are forked
 _process_lock = threading.Lock()
 
 
@@ -119,7 +120,8 @@ class Pool:
 
 @contextmanager
 def _processes(_address: None, workers: int) -> Iterator[Submit]:
-    context = get_context("spawn")
+    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    context.set_forkserver_preload(_PRELOADED)
     ended, end = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(ended,))
     try:

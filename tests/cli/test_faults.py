@@ -1,4 +1,5 @@
 import csv
+import shutil
 
 import pytest
 import torch
@@ -13,19 +14,35 @@ from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.training import Training, train
 
 
-@pytest.fixture
-def faults(monkeypatch, tmp_path):
-    def few():
-        for number in (0, 100):
-            usual = Recipe(width=8, steps=30, lr=0.05, seed=number)
-            broken = Recipe(width=8, steps=30, lr=0.05, seed=number, inputs=("NaN in rows", 1))
-            yield Case("input-nonfinite", number, broken, usual)
-            yield Case("lr-too-small", number, Recipe(width=8, steps=30, lr=0.04, seed=number), usual)  # does no harm
-            yield Case(HEALTHY, number, usual, None)
+def few():
+    for number in (0, 100):
+        usual = Recipe(width=8, steps=30, lr=0.05, seed=number)
+        broken = Recipe(width=8, steps=30, lr=0.05, seed=number, inputs=("NaN in rows", 1))
+        yield Case("input-nonfinite", number, broken, usual)
+        yield Case("lr-too-small", number, Recipe(width=8, steps=30, lr=0.04, seed=number), usual)  # does no harm
+        yield Case(HEALTHY, number, usual, None)
 
-    monkeypatch.setattr(bank_of_cases, "cases", few)
+
+def call(out, *arguments):
     runner = CliRunner(env={"COLUMNS": "120"})
-    return lambda *arguments: runner.invoke(app, ["faults", "--jobs", "1", "--out", str(tmp_path), *arguments])
+    return runner.invoke(app, ["faults", "--jobs", "1", "--out", str(out), *arguments])
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A folder, and what is printed where everything is trained."""
+    folder = tmp_path_factory.mktemp("judged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bank_of_cases, "cases", few)
+        return folder, call(folder, "--preflight")
+
+
+@pytest.fixture
+def faults(monkeypatch, judged, tmp_path):
+    """The command, in a folder in which the calibration half is trained."""
+    monkeypatch.setattr(bank_of_cases, "cases", few)
+    shutil.copytree(judged[0] / "runs", tmp_path / "runs")
+    return lambda *arguments: call(tmp_path, *arguments)
 
 
 def rows_of(path):
@@ -33,18 +50,22 @@ def rows_of(path):
         return [*csv.DictReader(file)]
 
 
-def test_what_was_planted_is_trained_diagnosed_counted_and_kept(faults, tmp_path):
-    done = faults()
+def test_what_was_planted_is_trained_diagnosed_counted_and_kept(judged, faults, tmp_path):
+    folder, done = judged
     assert done.exit_code == 0, done.stderr
-    rows = rows_of(tmp_path / "calibration.csv")
+    rows = rows_of(folder / "calibration.csv")
     assert [row["case"] for row in rows] == ["input-nonfinite-00", "lr-too-small-00", "healthy-00"]
     assert [row["counts"] for row in rows] == ["True", "False", "True"]
     assert [row["planted_as"] for row in rows] == ['{"inputs": ["NaN in rows", 1]}', '{"lr": 0.04}', "null"]
-    page = (tmp_path / "calibration.md").read_text()
+    page = (folder / "calibration.md").read_text()
     assert "| input-nonfinite | 1 | 1 | 0 |" in page
     assert "Of 1 repaired twins: 0 with an error" in page
+    trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")}
     again = faults()
-    assert (again.exit_code, again.stdout) == (0, done.stdout)
+    assert again.exit_code == 0, again.stderr
+    assert trained == {path: path.stat().st_mtime_ns for path in trained}
+    tables = ("calibration.csv", "calibration.md")
+    assert all((tmp_path / name).read_bytes() == (folder / name).read_bytes() for name in tables)
     assert "Not counted, since the repaired twin does not train clearly better: lr-too-small-00" in " ".join(
         again.stdout.split()
     )
@@ -58,21 +79,22 @@ def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
     assert (tmp_path / "held-out.md").read_text().startswith("# Faults, held-out half")
 
 
-def test_networks_are_judged_before_their_training_too(faults, tmp_path):
-    done = faults("--preflight")
+def test_networks_are_judged_before_their_training_too(judged):
+    folder, done = judged
     assert [tuple(row[name] for name in ("network", "planted", "verdict")) for row in
-            rows_of(tmp_path / "preflight.csv")] == [
+            rows_of(folder / "preflight.csv")] == [
         ("input-nonfinite-00", "input-nonfinite", "input-nonfinite"),
         ("input-nonfinite-00, repaired", HEALTHY, HEALTHY),
         ("healthy-00", HEALTHY, HEALTHY),
     ]  # fmt: skip
     assert "Of 3 untrained networks, 1 will fail; 1 of these are flagged (100%)" in " ".join(done.stdout.split())
-    assert "| input-nonfinite | 1 | 1 | 1 |  |" in (tmp_path / "preflight.md").read_text()
+    assert "| input-nonfinite | 1 | 1 | 1 |  |" in (folder / "preflight.md").read_text()
 
 
-def test_results_of_cases_that_are_not_evaluated_now_are_kept(faults, tmp_path):
-    assert faults("--preflight").exit_code == 0
+def test_results_of_cases_that_are_not_evaluated_now_are_kept(judged, faults, tmp_path):
     names = ("calibration.csv", "calibration.md", "preflight.csv", "preflight.md")
+    for name in names:
+        shutil.copy(judged[0] / name, tmp_path)
     whole = {name: (tmp_path / name).read_text() for name in names}
     done = faults("--preflight", "--only", "input-nonfinite")
     assert done.exit_code == 0, done.stderr

@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
+import multiprocessing
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -27,6 +24,7 @@ from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import confusion_table, summarize, write_bank
 from gatdiag.experiments.faults.tasks import INPUTS, LABELS
 from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, OPTIMIZED, Outcome, train
+from gatdiag.experiments.pool import Pool
 
 SMALL = Recipe(nodes=200, width=8, steps=6, optimizer="SGD", lr=0.5)
 BANK = [*cases()]
@@ -371,30 +369,20 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
 
 
 def test_a_killed_bank_goes_on_where_it_was(tmp_path):
-    script = (
-        "from functools import partial\n"
-        "from pathlib import Path\n"
-        "from gatdiag.experiments.faults.bank import evaluate_case, run_cases\n"
-        "from gatdiag.experiments.faults.cases import Case\n"
-        "from gatdiag.experiments.faults.recipe import Recipe\n"
-        "quick, slow = Recipe(width=8, steps=3), Recipe(width=8, steps=100000)\n"
-        "chosen = [Case('healthy', 0, quick, None), Case('healthy', 2, slow, None)]\n"
-        f"run_cases(partial(evaluate_case, folder=Path({str(tmp_path)!r})), chosen, jobs=1)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    evaluate, short = partial(evaluate_case, folder=tmp_path), Recipe(width=8, steps=3)
+    chosen = [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, replace(short, steps=100_000), None)]
+    with Pool(2).map(len, ["", ""]) as done:  # with this the server of processes has imported torch
+        list(done)
+    process = multiprocessing.get_context("forkserver").Process(target=run_cases, args=(evaluate, chosen, 1))
+    process.start()
     while not (tmp_path / "healthy-02" / "faulty" / "meta.json").exists():
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
     assert not (tmp_path / "healthy-02" / "faulty.json").exists()
-    short = Recipe(width=8, steps=3)
-    results = run_cases(
-        partial(evaluate_case, folder=tmp_path), [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, short, None)], jobs=1
-    )
+    results = run_cases(evaluate, [chosen[0], replace(chosen[1], faulty=short)], jobs=1)
     assert len(results) == 2
     assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept
     assert len(gatdiag.load(tmp_path / "healthy-02" / "faulty").steps) == 3

@@ -53,6 +53,7 @@ def test_one_network_trains_and_the_other_does_not(tmp_path, light):
     done = demo("--out", tmp_path / "demo", "--epochs", 40)
     assert done.exit_code == 0, done.stderr
     words = " ".join(done.stdout.split())
+    assert words.startswith("A GAT of 10 layers on sbm, seed 0")
     assert "With Xavier weights: The loss hardly moved" in words
     stuck, _, fine = words.partition("With balanced")
     assert "[init-unbalanced] evidence: " in stuck
@@ -71,9 +72,9 @@ def test_on_cora(tmp_path, light):
     if not any(path.is_file() for path in raw.rglob("raw/*")):
         pytest.skip("no raw files in shared/data/planetoid/Cora beside the repository")
     shutil.copytree(raw, tmp_path / "root" / "planetoid" / "Cora", copy_function=shutil.copyfile)
-    done = demo("--dataset", "Cora", "--root", tmp_path / "root", "--out", tmp_path / "demo", "--epochs", 2)
+    done = demo("--dataset", "Cora", "--root", tmp_path / "root", "--out", tmp_path / "demo", *QUICK)
     assert done.exit_code == 0, done.stderr
-    assert "A GAT of 10 layers on Cora, seed 0, learning rate 0.1" in done.stdout
+    assert "A GAT of 3 layers on Cora, seed 0, learning rate 0.1" in done.stdout
     run = gatdiag.load(tmp_path / "demo" / "balanced-orthogonal")
     shapes = [info["shape"] for info in run.meta["structure"]["layers"][0]["parameters"]]
     assert [64, 1433] in shapes

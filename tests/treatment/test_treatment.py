@@ -48,6 +48,8 @@ def test_a_learning_rate_is_treated_and_all_is_as_it_was_afterwards(tmp_path):
     assert all(gain > 0.1 for gain in treatment.after.gains)
     assert "torch.optim.SGD(model.parameters(), lr=" in treatment.remedy
     assert [run.folder.parent.name for run in treatment.after.runs] == ["after-1"] * 2
+    measure = "In parentheses: median loss over the last tenth of a training, mean ± standard deviation over seeds."
+    assert measure in (tmp_path / "t" / "treatment.html").read_text()
 
 
 def test_what_was_before_is_bit_for_bit_the_training_without_gatdiag(tmp_path):
@@ -69,6 +71,8 @@ def test_a_remedy_that_does_not_help_is_said_and_the_next_one_tried(tmp_path):
     assert not treatment.helped
     assert treatment.after is treatment.trials[0]
     assert "did not help" in str(treatment)
+    measure = "In parentheses: median loss over the last tenth of a training."
+    assert measure in (tmp_path / "t" / "treatment.html").read_text()
 
 
 def test_a_remedy_that_cannot_be_applied_is_recorded_with_the_reason(tmp_path):
@@ -171,21 +175,13 @@ def test_a_lazy_model_is_one_line(tmp_path):
         treat(lambda: nn.LazyLinear(2), loop(), seeds=(0,), folder=tmp_path / "t")
 
 
-def test_the_page_of_a_treatment_that_is_replaced_is_gone_before_its_runs_are(tmp_path):
-    page = tmp_path / "t" / "treatment.html"
-    treat(make, loop(0.3), seeds=(0,), folder=tmp_path / "t")
-    assert page.is_file()
+def test_a_treatment_that_is_replaced_leaves_no_run_of_other_seeds_or_trials_and_nothing_else_is_deleted(tmp_path):
+    place, page = tmp_path / "t", tmp_path / "t" / "treatment.html"
 
     def train(model, recorder):
-        assert not page.exists()
+        assert not page.exists()  # it is gone before its runs are
         loop(0.3)(model, recorder)
 
-    treat(make, train, seeds=(0,), folder=tmp_path / "t", overwrite=True)
-    assert page.is_file()
-
-
-def test_a_treatment_that_is_replaced_leaves_no_run_of_other_seeds_or_trials_and_nothing_else_is_deleted(tmp_path):
-    place = tmp_path / "t"
     old = treat(make, loop(1e-6), X, seeds=(0, 1), folder=place)
     given = old.before.runs[1].folder
     (place / "after-1" / "seed-1" / "mine").touch()
@@ -193,7 +189,9 @@ def test_a_treatment_that_is_replaced_leaves_no_run_of_other_seeds_or_trials_and
     left = {path.parent.relative_to(place).as_posix() for path in place.rglob("meta.json")}
     assert left == {"before/seed-1", "after-1/seed-1"}
     assert (place / "after-1" / "seed-1" / "mine").is_file()
-    treat(make, loop(0.3), X, seeds=(2,), folder=place, overwrite=True)  # is healthy
+    assert page.is_file()
+    treat(make, train, X, seeds=(2,), folder=place, overwrite=True)  # is healthy
+    assert page.is_file()
     left = {path.relative_to(place).as_posix() for path in place.rglob("*") if not path.is_dir()}
     assert {"after-1/seed-1/mine", "before/seed-2/meta.json"} <= left
     assert not any(path.startswith(("before/seed-1", "after-1/seed-1/meta")) for path in left)

@@ -157,11 +157,12 @@ def law_tables(run: Run, anchor: str) -> Iterator[Table]:
 def _law_table(run: Run, anchor: str) -> Table:
     steps = run.neurons["step"].to_numpy()
     last = run.neurons.iloc[steps.searchsorted(steps[-1]) :] if len(steps) else run.neurons
+    sizes = last[["c", "delta"]].abs().groupby(last["layer"], observed=True)
+    by_layer = sizes.agg(largest_c=("c", "max"), mean_c=("c", "mean"), largest_delta=("delta", "max"))
+    known = {layer: values for layer, *values in by_layer.itertuples(name=None)}
     rows: list[list[Cell]] = []
     for layer, laws in run.laws.table.groupby("layer", sort=False, dropna=False):
-        own, residual = last[last["layer"] == layer], laws["residual"].max()
-        c, delta = own["c"].abs(), own["delta"].abs()
-        values = [float(c.max()), float(c.mean()), float(delta.max())] if len(own) else [None] * 3
+        residual, values = laws["residual"].max(), known.get(layer, [None] * 3)
         counts: list[Cell] = [", ".join(laws["kind"].unique()), len(laws), int((~laws["exact"]).sum())]
         rows.append([_name_cell(layer), *counts, None if math.isnan(residual) else float(residual), *values])
     columns = ["layer", "kind", "laws", "approximate", "largest residual", "largest |c|", "mean |c|", "largest |delta|"]

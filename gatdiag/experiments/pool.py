@@ -120,7 +120,8 @@ class Pool:
 
 @contextmanager
 def _processes(_address: None, workers: int) -> Iterator[Submit]:
-    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    can_fork = get_all_start_methods()[0] != "spawn"  # the default where a fork is not safe, as on macOS
+    context = get_context("forkserver" if can_fork else "spawn")
     context.set_forkserver_preload(_PRELOADED)
     ended, end = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(ended,))

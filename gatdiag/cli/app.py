@@ -56,7 +56,7 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2
 
-# What typer raises if a command line is wrong; newer releases bundle their own copy of click.
+# What typer raises if a command line is wrong; it is of the copy of click that typer contains.
 _UsageError: Final[Any] = typer.BadParameter.__base__
 
 

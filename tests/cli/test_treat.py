@@ -101,7 +101,6 @@ def test_a_finding_of_ones_own_choice_is_treated(treat):
         ("small", ["--remedy", "hope"], "--remedy: expected the code of a finding"),
         ("small", ["--optimizer", "LBFGS"], "optimizer to be one of SGD, Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),
-        ("small", ["--steps", "0"], "1 or more"),
         ("Raising", ["--steps", "5"], "shelf:Raising raised KeyError during training: 'lost'"),
     ],
 )

@@ -46,23 +46,19 @@ def c_of_neurons(model, *inputs):
     return laws.normalized_c().abs()[[law.kind == "neuron" for law in laws]]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "inputs"),
-    [("balanced_xavier", ()), ("balanced_orthogonal", ()), ("balanced_orthogonal", (X, EDGES))],
-    ids=["xavier", "orthogonal", "orthogonal by its laws"],
-)
 @pytest.mark.parametrize("name", STACKS)
-def test_c_is_zero_for_every_neuron(name, scheme, inputs):
+def test_c_is_zero_for_every_neuron(name):
     model = STACKS[name]()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()  # biases too
-    initialize_(model, scheme, *inputs, generator=seeded())
     laws = gatdiag.find_laws(model, X, EDGES)
     assert len(laws) >= 4
     assert {law.kind for law in laws} == {"neuron"}
-    assert laws.normalized_c().abs().max() < 1e-6
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    for scheme, inputs in [("balanced_xavier", ()), ("balanced_orthogonal", ()), ("balanced_orthogonal", (X, EDGES))]:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_()  # biases too
+        initialize_(model, scheme, *inputs, generator=seeded())
+        assert laws.normalized_c().abs().max() < 1e-6, (scheme, inputs)
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("scheme", BALANCED)
@@ -117,7 +113,7 @@ def attention_stack(conv, depth, heads, concat, channels=8, features=5, classes=
 
 
 @pytest.mark.parametrize("concat", [True, False], ids=["concatenated", "averaged"])
-@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("heads", [1, 2, 8])
 @pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
 def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
     alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
@@ -138,8 +134,8 @@ KINDS = {
     "sums": lambda width: GraphConv(width, 8),
     "gin": lambda width: GINConv(nn.Sequential(nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, 8))),
     "gates": lambda width: ResGatedGraphConv(width, 8),
-    "averaged heads": lambda width: GATConv(width, 8, heads=4, concat=False),
-    "queries and keys": lambda width: TransformerConv(width, 8, heads=4, concat=False),
+    "averaged heads": lambda width: GATConv(width, 8, heads=2, concat=False),
+    "queries and keys": lambda width: TransformerConv(width, 8, heads=2, concat=False),
 }
 
 
@@ -520,8 +516,7 @@ MODELS = {
 }
 COMBINATIONS = [
     ("orthogonal", {}),
-    ("xavier", {"attention": "random", "beta": 3.0, "order": "reverse"}),
-    ("kaiming", {"attention": "random", "beta": 1.5}),
+    ("kaiming", {"attention": "random", "beta": 3.0, "order": "reverse"}),
     ("looks_linear_identity", {"order": "reverse"}),
 ]
 
@@ -531,18 +526,18 @@ def inputs_of(name, dtype=torch.float64):
     return map_tensors(given, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-@pytest.mark.parametrize(("scheme", "options"), COMBINATIONS, ids=[scheme for scheme, _ in COMBINATIONS])
 @pytest.mark.parametrize("name", MODELS)
-def test_c_of_every_law_is_zero_to_rounding(name, scheme, options):
+def test_c_of_every_law_is_zero_to_rounding(name):
     torch.manual_seed(0)
     model, inputs = MODELS[name]().double(), inputs_of(name)
-    applied = initialize_(model, scheme, *inputs, balanced=True, generator=seeded(), **options)
     laws = gatdiag.find_laws(model, *inputs)
     assert len(laws) >= 4
-    assert not {law.name for law in laws} & {exclusion.what for exclusion in applied.skipped}
-    assert laws.normalized_c().abs().max() < 1e-12
-    outputs = model(*inputs)
-    assert (outputs[0] if isinstance(outputs, tuple) else outputs).std() > 1e-3
+    for scheme, options in COMBINATIONS:
+        applied = initialize_(model, scheme, *inputs, balanced=True, generator=seeded(), **options)
+        assert not {law.name for law in laws} & {exclusion.what for exclusion in applied.skipped}, scheme
+        assert laws.normalized_c().abs().max() < 1e-12, scheme
+        outputs = model(*inputs)
+        assert (outputs[0] if isinstance(outputs, tuple) else outputs).std() > 1e-3, scheme
 
 
 @pytest.mark.parametrize("name", ["residual gatv2", "residual transformer", "heterogeneous sage"])

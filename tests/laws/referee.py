@@ -28,6 +28,7 @@ ZERO = 1e-9  # a singular value below ZERO times the largest is a candidate for 
 LOSSES_A_DRAW = 4
 ALIKE = 1e-11  # rows of unit length that agree to rounding
 FRESH_DRAWS = 50
+ROUNDS_ALIKE = 3
 MOST_ROUNDS = 20
 
 
@@ -136,6 +137,11 @@ class Draws:
         for module in self.guarded:
             module.eps = eps
 
+    def reach(self, rows: int, losses: int = 1) -> None:
+        """Draw until there are as many rows as that."""
+        while (missing := rows - len(self.rows)) > 0:
+            self.add(missing, losses)
+
     def add(self, rows: int, losses: int = 1) -> None:
         """Draw weights, inputs and losses as often as that; keep the rows that can be trusted.
 
@@ -221,14 +227,15 @@ class Draws:
 
 def converge(draws: Draws) -> Spectrum:
     """Draw until many fresh draws add nothing to the rank: a kink that is met rarely must not pass for a law."""
-    while (missing := draws.entries + 10 - len(draws.rows)) > 0:
-        draws.add(missing, LOSSES_A_DRAW)
+    many = draws.entries + 10
+    draws.reach(many + (ROUNDS_ALIKE * FRESH_DRAWS if draws.vectorized else 0), LOSSES_A_DRAW)
     counts: list[int] = []
     while len(counts) < MOST_ROUNDS:
-        draws.add(FRESH_DRAWS)
-        found = cut(draws.rows[:, draws.reached])
+        many += FRESH_DRAWS
+        draws.reach(many)
+        found = cut(draws.rows[:many, draws.reached])
         counts.append(found.laws)
-        if found.laws == 0 or counts[-3:] == [found.laws] * 3:
+        if found.laws == 0 or counts[-ROUNDS_ALIKE:] == [found.laws] * ROUNDS_ALIKE:
             return found
     raise UnclearGapError(f"the number of laws still falls after {draws.kept} draws: {counts}")
 

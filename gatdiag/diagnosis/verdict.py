@@ -91,7 +91,7 @@ class Diagnosis:
         for code, reason in self.skipped.items():
             may_rank_above = not found.is_problem or rank(code) < rank(found.code)
             if STOPPED in reason and CAUSES[code].severity != "note" and may_rank_above:
-                yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above, as {reason}"
+                yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above ({reason})"
 
     def document(self) -> dict[str, Any]:
         """Everything as plain data: verdict, findings, skipped, state."""

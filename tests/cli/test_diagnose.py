@@ -67,7 +67,7 @@ def test_what_could_not_be_looked_at_without_laws_is_said_by_the_verdict(tmp_pat
     lines = diagnose(run.folder).stdout.splitlines()
     unseen = [line for line in lines if line.startswith("  not looked at: neurons are out of balance")]
     assert bool(unseen) == is_said
-    assert not unseen or unseen[0].endswith("no conservation laws were recorded: the search was stopped after 20 s")
+    assert not unseen or "(no conservation laws were recorded: the search was stopped" in unseen[0]
 
 
 def test_a_checkpoint_will_do(folder):

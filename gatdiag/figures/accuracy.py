@@ -77,7 +77,7 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
         entries += axes.plot(part["size"], part["mean"], label=plain_text(variant, 28), **style)
         sure = part.dropna(subset=["half_width"])
         if len(sure):
-            reach = sure["mean"] - sure["low"], sure["high"] - sure["mean"]
+            reach = np.abs(sure[["low", "high"]].to_numpy().T - sure["mean"].to_numpy())
             axes.errorbar(sure["size"], sure["mean"], reach, fmt="none", ecolor=style["color"], elinewidth=0.6,
                           capsize=1.5)  # fmt: skip
         both = part[part["runs"] == 2]

@@ -220,7 +220,9 @@ def test_units_that_the_first_step_kills_are_not_said_to_be_dead_from_the_start(
 
     run, _ = train(tmp_path / "run", model, steps=60, optimizer=Killing(model.parameters(), lr=0.1))
     assert run.meta["signals"]["zero_inputs"]["2"]["since"] == 1
-    (dead,) = [one for one in gatdiag.diagnose(run).findings if one.code == "dead-units"]
+    verdict = gatdiag.diagnose(run).verdict
+    assert verdict.code == "lr-too-large"  # a step of this size
+    (dead,) = [one for one in verdict.symptoms if one.code == "dead-units"]
     assert "from step 1 on" in dead.text
 
 

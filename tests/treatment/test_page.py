@@ -198,7 +198,9 @@ def test_a_training_without_a_row_or_an_end_does_not_hinder_the_page(trained, tm
 def test_hostile_texts_stay_texts(trained, tmp_path):
     before, after, empty = trained("before", [2.0]), trained("after", [2.0]), [build(tmp_path / "empty")]
     for text in HOSTILE:
-        finding = Finding("x", "error", text, text, (Evidence(text, 1.0, text),), text, remedy=text, figure=text)
+        finding = Finding(
+            "nonfinite-operation", "error", text, text, (Evidence(text, 1.0, text),), text, remedy=text, figure=text
+        )
         trials = [trial(after, False, finding, (text,))]
         assert page_of(tmp_path, before, trials, ended_by=ValueError(text), by_hand=[finding])
         before = after = empty  # figures show nothing of a finding: once is enough

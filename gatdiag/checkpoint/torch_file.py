@@ -5,13 +5,12 @@ does not: archives that unpack to more than their size, and pickles made to use 
 """
 
 import io
-import pickle
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import torch
 from torch._weights_only_unpickler import _get_allowed_globals
@@ -37,36 +36,15 @@ _HASHED_PER_BYTE = 50  # elements of tuples that may be hashed per byte of the p
 _MAX_NAMES = 5  # in an error message
 _LONG = ("LONG", "LONG1", "LONG4", "INT")
 _HASHED_WITH_CONTENTS = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "DUP")
-
-
-class _Instruction(NamedTuple):
-    """An instruction of pickles, with what it does to the stack.
-
-    Attributes:
-        name: Its name.
-        argument: Reads its argument, if it has one.
-        below: Values popped below the last mark; None if it uses no mark.
-        pops: Values popped, if it uses no mark.
-        pushes: Values pushed.
-        is_plain: Whether all that it does is to push a new value.
-    """
-
-    name: str
-    argument: Callable[[IO[bytes]], Any] | None
-    below: int | None
-    pops: int
-    pushes: int
-    is_plain: bool
-
-
-def _instruction(code: pickletools.OpcodeInfo) -> _Instruction:
-    before, pushes = [kind.name for kind in code.stack_before], len(code.stack_after)
-    is_plain = not before and pushes == 1 and not (code.name in ("MARK", *_LONG) or code.name.endswith("GET"))
-    below = before.index("mark") if "mark" in before else None
-    return _Instruction(code.name, code.arg.reader if code.arg else None, below, len(before), pushes, is_plain)
-
-
-_INSTRUCTIONS = {code.code.encode("latin-1"): _instruction(code) for code in pickletools.opcodes}
+# Instruction -> (values popped below the last mark, None if it uses no mark; values popped; values pushed)
+_STACK_EFFECTS = {
+    code.name: (
+        next((at for at, kind in enumerate(code.stack_before) if kind.name == "mark"), None),
+        len(code.stack_before),
+        len(code.stack_after),
+    )
+    for code in pickletools.opcodes
+}
 
 
 def read_torch(path: Path, *, mapped: bool = True) -> Any:
@@ -138,9 +116,9 @@ def _check_archive(file: IO[bytes], size: int) -> None:
     if comment:
         raise InputError("expected an archive without a comment, as torch.save writes it")
     file.seek(0)
-    scanned = torch._C.PyTorchFileReader(file).get_record("data.pkl")  # the one that torch.load will find
+    pickle = torch._C.PyTorchFileReader(file).get_record("data.pkl")  # the one that torch.load will find
     file.seek(0)
-    _check_pickle(io.BytesIO(scanned), len(scanned))
+    _check_pickle(io.BytesIO(pickle), len(pickle))
 
 
 def _refuse_other_archives(names: set[str]) -> None:
@@ -190,26 +168,15 @@ def scan_pickle(file: IO[bytes], length: int) -> list[str]:
     names: dict[str, None] = {}
     cost = _HashCost(_HASHED_PER_BYTE * length + 1_000_000)
     try:
-        for number, (instruction, argument) in enumerate(_instructions(file)):
+        for number, (code, argument, _) in enumerate(pickletools.genops(file)):
             if number == _MAX_INSTRUCTIONS:
                 raise InputError(f"its pickle is longer than {_MAX_INSTRUCTIONS:,} instructions")
-            cost.add(instruction, argument)
-            if instruction.name in ("GLOBAL", "INST"):
+            cost.add(code.name, argument)
+            if code.name in ("GLOBAL", "INST"):
                 names[str(argument).replace(" ", ".", 1)] = None
     except (ValueError, IndexError, KeyError) as error:
         raise InputError(f"its pickle is damaged ({quote(error)})") from error
     return list(names)
-
-
-def _instructions(file: IO[bytes]) -> Iterator[tuple[_Instruction, Any]]:
-    """What `pickletools.genops` yields, in half of its time."""
-    code = b""
-    while code != pickle.STOP:
-        code = file.read(1)
-        instruction = _INSTRUCTIONS.get(code)
-        if instruction is None:
-            raise ValueError(f"opcode {code!r} unknown" if code else "pickle exhausted before seeing STOP")
-        yield instruction, instruction.argument and instruction.argument(file)
 
 
 def forbidden_names_error(names: Sequence[str]) -> NoModelError:
@@ -229,25 +196,17 @@ class _HashCost:
         self._marks: list[int] = []
         self._memo: dict[Any, int] = {}
 
-    def add(self, instruction: _Instruction, argument: Any) -> None:
+    def add(self, name: str, argument: Any) -> None:
         """Add one instruction; raises InputError if hashing takes too long."""
-        name = instruction.name
-        if instruction.is_plain:
-            self._stack.append(1)
-            self._left -= 1
-        elif name == "MARK":
+        if name == "MARK":
             self._marks.append(len(self._stack))
-        elif name.endswith("PUT") or name == "MEMOIZE":
+            return
+        if name.endswith("PUT") or name == "MEMOIZE":
             self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
-        else:
-            self._replace_top(instruction, argument)
-        if self._left < 0 or self._long_numbers_left < 0:
-            raise InputError("it nests the same values over and over, or uses keys chosen to collide")
-
-    def _replace_top(self, instruction: _Instruction, argument: Any) -> None:
-        name, _, below, pops, pushes, _ = instruction
+            return
         if name in _LONG and not -(2**63) <= argument < 2**63:
             self._long_numbers_left -= 1
+        below, pops, pushes = _STACK_EFFECTS[name]
         start = len(self._stack) - pops if below is None else self._marks.pop() - below
         if start < 0 or (self._marks and start < self._marks[-1]):
             raise InputError("its pickle is damaged (it pops from an empty stack)")
@@ -256,3 +215,5 @@ class _HashCost:
             weight += sum(self._stack[start:])
         self._stack[start:] = [weight] * pushes
         self._left -= weight
+        if self._left < 0 or self._long_numbers_left < 0:
+            raise InputError("it nests the same values over and over, or uses keys chosen to collide")

@@ -15,7 +15,7 @@ import typer
 
 from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, make_pool
 from gatdiag.cli.printing import make_table, plain_console, print_json
-from gatdiag.cli.training import count_progress
+from gatdiag.cli.training import count_progress, report_failures
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def reproduce(
     if as_json:
         print_json({"version": 1, "names": [_make_document(trainings, folder) for trainings, folder in written]})
     if failed := [why for trainings, _ in written for why in trainings.failed.values()]:
-        raise InputError(f"{len(failed)} trainings failed and will be retried by the next run: {'; '.join({*failed})}")
+        raise InputError(report_failures(failed, sum(len(trainings.cells) for trainings, _ in written)))
 
 
 def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reproduction]:

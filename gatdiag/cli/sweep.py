@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +9,8 @@ import typer
 
 from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, make_pool
 from gatdiag.cli.printing import format_number, make_table, plain_console, print_json
-from gatdiag.cli.training import count_progress
+from gatdiag.cli.training import count_progress, report_failures
 from gatdiag.errors import InputError
-from gatdiag.names import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,11 +54,7 @@ def sweep(
     cells = sweeping.read_grid(grid)
     with count_progress(str(out), len(cells)) as on_cell:
         failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
-    errors = []
-    if failed:
-        for reason, count in Counter(failed.values()).items():
-            typer.echo(printable(f"{count} failed: {reason}"), err=True)
-        errors.append(f"{len(failed)} of {len(cells)} trainings failed and will be retried by the next run")
+    errors = [report_failures(failed.values(), len(cells))] if failed else []
     means = sweeping.summarize(cells, out)
     try:
         if not means.empty:

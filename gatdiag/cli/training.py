@@ -1,8 +1,9 @@
-"""Progress bars of trainings."""
+"""Progress bars of trainings, and which of them failed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from gatdiag.names import printable
 
 if TYPE_CHECKING:
     from gatdiag.experiments.training import Epoch
@@ -80,3 +83,10 @@ def count_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
     except KeyboardInterrupt:
         typer.echo("gatdiag: interrupted; finished trainings are kept, and the same command continues", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def report_failures(reasons: Collection[str], total: int) -> str:
+    """Print each reason with its number of trainings on standard error; returns the message of the whole command."""
+    for reason, count in Counter(reasons).items():
+        typer.echo(printable(f"{count} failed: {reason}"), err=True)
+    return f"{len(reasons)} of {total} trainings failed and will be retried by the next run"

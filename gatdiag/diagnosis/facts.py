@@ -384,6 +384,13 @@ class Facts:
         return bool(seen) and not self.is_of_checkpoints
 
     @cached_property
+    def clipped_shares(self) -> Floats:
+        """Norm of all gradients after over before clipping, at each step; NaN where it was not measured."""
+        norms = self.run.steps.reindex(columns=["gradient_norm", "gradient_norm_before_clipping"]).to_numpy(float)
+        with np.errstate(all="ignore"):
+            return np.asarray(norms[:, 0] / norms[:, 1], float)
+
+    @cached_property
     def total_norm(self) -> Floats:
         """Norm of all parameters at each recorded step."""
         with np.errstate(all="ignore"):

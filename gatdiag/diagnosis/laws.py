@@ -16,6 +16,7 @@ from gatdiag.run import Run
 from gatdiag.summary import role_series
 
 STOPPED = "the search was stopped"  # part of the reason that the recorder gives if it took too long
+_ROUNDING = 1e-6  # of a norm
 _DISPROVED = "delta is up to"  # start of the reason that the recorder gives for dropping a law
 
 
@@ -27,7 +28,7 @@ def reason_without_laws(facts: Facts) -> str:
 
 def check_laws(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
-    laws, flagged = facts.run.meta.get("laws") or {}, f"Flagged above {threshold_text('law')}."
+    laws = facts.run.meta.get("laws") or {}
     dropped = [one for one in laws.get("excluded") or [] if str(one.get("reason", "")).startswith(_DISPROVED)]
     if dropped:
         return facts.finding(
@@ -35,11 +36,16 @@ def check_laws(facts: Facts) -> Finding | str | None:
             f"The gradients of {len(dropped)} neurons violate the conservation laws of the forward pass: "
             f"{dropped[0]['reason']}.",
             Evidence("laws that the first gradients violate", len(dropped), "laws"),
-            threshold=flagged,
+            threshold=f"Flagged above {threshold_text('law')}.",
             steps=(0,),
         )
     if not len(facts.run.neurons):
         return reason_without_laws(facts)
+    return _why_c_is_not_predictable(facts) or _check_predicted_c(facts)
+
+
+def _why_c_is_not_predictable(facts: Facts) -> str:
+    """Why c moves otherwise than predicted though the laws hold; "" if it does not."""
     if (dtype := facts.run.meta["dtype"]) in ("bfloat16", "float16"):
         return f"weights of {dtype} are rounded at each step, which moves c further than predicted"
     if facts.signals.get("is_rough"):
@@ -47,6 +53,10 @@ def check_laws(facts: Facts) -> Finding | str | None:
     of_laws = {term["parameter"] for law in facts.laws for term in law.get("terms") or ()}
     if facts.groups and not of_laws.isdisjoint(facts.not_in_optimizer):
         return "parameters of laws are in no optimizer, which may leave old gradients in them"
+    return ""
+
+
+def _check_predicted_c(facts: Facts) -> Finding | str | None:
     step = int(facts.run.neurons["step"].iloc[-1])
     rows = facts.run.neurons[facts.run.neurons["step"] == step]
     error = relative_to_weights(facts.run, rows, rows["c"] - rows["predicted_c"])
@@ -58,6 +68,8 @@ def check_laws(facts: Facts) -> Finding | str | None:
     worst = max(error, key=error.__getitem__)
     if not error[worst] > limit("law"):
         return None
+    if (facts.clipped_shares < 1 - _ROUNDING).any():
+        return "gradients were clipped, which violates the laws unless all are scaled by the same factor"
     return facts.finding(
         "law-broken",
         f"In layer {short(worst)}, c (the balance of a neuron's incoming and outgoing weights) differs at step "
@@ -65,7 +77,7 @@ def check_laws(facts: Facts) -> Finding | str | None:
         "Either the loss uses these weights outside of the recorded forward pass (a penalty, a second use), or the "
         "gradients were taken at other weights (SAM), or something else than the optimizer changed the weights.",
         Evidence("|c - predicted c| over the squared norms that make it up", error[worst]),
-        threshold=flagged,
+        threshold=f"Flagged above {threshold_text('law')}.",
         layers=tuple(layer for layer in error if error[layer] > limit("law")),
         steps=(step,),
     )

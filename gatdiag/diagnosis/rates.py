@@ -195,7 +195,7 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     before, after = facts.run.steps.get("gradient_norm_before_clipping"), facts.run.steps.get("gradient_norm")
     if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
         return "gradient norms before clipping were not recorded"
-    left = _clipped_share(facts)
+    left = median(facts.clipped_shares)
     if not left < limit("clip"):
         return None
     is_outweighed = _clips_below_decay(facts)
@@ -217,15 +217,6 @@ def check_clipping(facts: Facts) -> Finding | str | None:
             "  # instead of your call, between loss.backward() and optimizer.step()"
         ),
     )
-
-
-def _clipped_share(facts: Facts) -> float:
-    """Gradient norm after over before clipping, median; NaN if nothing clipped."""
-    before, after = (facts.run.steps.get(f"gradient_norm{when}") for when in ("_before_clipping", ""))
-    if before is None or after is None:
-        return math.nan
-    with np.errstate(all="ignore"):
-        return median(after.to_numpy(float) / before.to_numpy(float))
 
 
 def check_weight_decay(facts: Facts) -> Finding | str | None:
@@ -265,7 +256,7 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
 
 def _clips_below_decay(facts: Facts) -> bool:
     """Decay that is added to the gradient outweighs the clipped gradient, but would not outweigh all of it."""
-    left, pull = _clipped_share(facts), _late_pull(facts)
+    left, pull = median(facts.clipped_shares), _late_pull(facts)
     return not _is_decoupled(facts) and left < limit("clip") and pull * left < limit("decay") < pull
 
 

@@ -125,6 +125,18 @@ def merge_optimizer(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) 
     return [*known, new]
 
 
+def extend_optimizer(known: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Replace the description of an optimizer by one with more parameters; the settings of its old groups are kept."""
+    for at, old in enumerate(known):
+        pairs = [*zip(old["groups"], new["groups"], strict=False)]
+        if old["class"] == new["class"] and all(
+            mine["parameters"] == theirs["parameters"][: len(mine["parameters"])] for mine, theirs in pairs
+        ):
+            groups = [{**mine, "parameters": theirs["parameters"]} for mine, theirs in pairs]
+            return [*known[:at], {**old, "groups": [*groups, *new["groups"][len(pairs) :]]}, *known[at + 1 :]]
+    return [*known, new]
+
+
 def _settings(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     return {**optimizer, "groups": [_without(group, "parameters") for group in optimizer["groups"]]}
 

@@ -35,6 +35,7 @@ from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.weights import are_equal, are_finite
 from gatdiag.recorder.writer import Writer
+from gatdiag.structure.adapters import EXPLAINER_MASK
 from gatdiag.structure.replica import unwrap
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Recorder:
         self._counter = StepCounter(settings.every, self._pace, self._guard)
         self._model = WatchedModel(self._root, settings, self._guard, self._begin_plan, self._apply_plan)
         self._layers = LayerRecorder(self._root, self._model.tape, self._selection, self._guard, self._stopwatch, self)
-        self._steps = OptimizerHooks(lambda: list(self._root.parameters()), self, self._guard, settings.optimizers)
+        self._steps = OptimizerHooks(self._parameters, self, self._guard, settings.optimizers)
         self._writer: Writer | None = None
         self._backlog: Backlog | None = None  # None until the first training step, and after parameters were replaced
         self._sample: Sample | None = None  # of the open step
@@ -113,10 +114,13 @@ class Recorder:
         self._alarm: Alarm | None = None
         self._has_ended = False
         self._is_context = False  # used in a `with` statement; otherwise the recording ends when the interpreter exits
-        # optimizers described in meta.json -> the first parameter of the model that each holds
-        self._known_optimizers = weakref.WeakKeyDictionary[Optimizer, str]()
+        # optimizers described in meta.json -> the first parameter of the model that each holds, and the number of all
+        self._known_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[str, int]]()
         self._step_optimizers: Sequence[Optimizer] = ()  # of the open step
         self._process = os.getpid()
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for name, parameter in self._root.named_parameters() if not name.endswith(EXPLAINER_MASK)]
 
     def __repr__(self) -> str:
         """The run's folder and the number of steps."""
@@ -607,26 +611,28 @@ class Recorder:
             self._guard("the progress line", self._observer, status)
 
     def _describe_optimizer(self, optimizer: Optimizer, writer: Writer, *, always: bool = False) -> None:
-        """Describe an optimizer of the model, once, and write its learning rates in this step.
+        """Describe a new or extended optimizer of the model, and write its learning rates in this step.
 
         Args:
             optimizer: Ignored if it holds no parameters of the model.
             writer: Where to.
             always: Describe the optimizer in any case.
         """
-        if optimizer not in self._known_optimizers:
+        first, known = self._known_optimizers.get(optimizer, ("", 0))
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if count > known:
             if not always and not self._steps.holds_model_parameters(optimizer):
                 return
             names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-            self._known_optimizers[optimizer] = next((names[key] for key in held_by(optimizer) if key in names), "")
-            self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, self._counter.step)
+            first = first or next((names[key] for key in held_by(optimizer) if key in names), "")
+            self._known_optimizers[optimizer] = first, count
+            step = self._counter.step
+            self._guard("descriptions of the run", writer.add_optimizer, optimizer, names, step, is_known=bool(known))
             if self._scaler is None:
                 self._scaler = find_calling_scaler()
         if self._counter.record is not None:
             groups = enumerate(optimizer.param_groups)
-            rates = {
-                (self._known_optimizers[optimizer], number): group["lr"] for number, group in groups if "lr" in group
-            }
+            rates = {(first, number): group["lr"] for number, group in groups if "lr" in group}
             writer.write_learning_rates(self._counter.step, rates)
 
     def _warn_if_misdirected(self, writer: Writer) -> None:

@@ -68,8 +68,8 @@ class Signals:
         self._after_sigmoid: set[str] = set()  # layers
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
         self._measured_overshoot = False  # `measures_overshoot` of the last step
-        self._awaits_backward = False
-        self._leftover: Tensor | float | None = None  # norm of the gradients at the beginning of the backward pass
+        self._measures_leftover = False  # of the coming step
+        self._leftover: Tensor | None = None  # smallest norm of the gradients at the beginning of a backward pass
         self._leftover_gradients: list[tuple[Tensor, Tensor]] = []  # (parameter, gradient) at that time
         self._last_inputs: list[Any] = []  # of the last forward pass: (weak reference, version)
         self._is_same_batch = False
@@ -131,7 +131,7 @@ class Signals:
         if (
             o.requires_grad
             and not o.is_leaf
-            and (self.is_inspected or self.measures_overshoot or self._awaits_backward)
+            and (self.is_inspected or self.measures_overshoot or self._measures_leftover)
         ):
             detached, step = o.detach(), self._step
 
@@ -160,12 +160,12 @@ class Signals:
     def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor]) -> None:
         """Find the parameters that the output does not depend on, and leaves that are neither parameters nor inputs."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        input_ids = {id(x) for x in inputs}
+        given = {id(leaf) for x in inputs for leaf in (x, *graph_leaves(x))}  # adversarial noise, another network
         reached: set[str] = set()
         for leaf in graph_leaves(o):
             if id(leaf) in names:
                 reached.add(names[id(leaf)])
-            elif id(leaf) not in input_ids:
+            elif id(leaf) not in given:
                 self._foreign.append(weakref.ref(leaf))
         unreached = sorted({*names.values()} - reached)
         self._graph = {
@@ -181,9 +181,9 @@ class Signals:
         if step != self._step:
             return
         with torch.no_grad():
-            if self._awaits_backward:
-                self._awaits_backward = False
-                self._leftover = self._measure_leftover()
+            if self._measures_leftover:
+                norm = self._measure_leftover()
+                self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
             live = (as_rows(gradient) != 0).any(1)
             if self._live_rows is not None:
                 self._is_same_batch &= live.shape == self._live_rows.shape and bool((live == self._live_rows).all())
@@ -208,11 +208,11 @@ class Signals:
         if values := criterion.counted_targets(o, gradient):
             self._implied["counted_targets"] = values
 
-    def _measure_leftover(self) -> Tensor | float:
+    def _measure_leftover(self) -> Tensor:
         gradients = [(tensor, tensor.grad) for tensor in self.parameters]
         dense = [(p, g) for p, g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
         self._leftover_gradients = dense
-        return metrics.frobenius_norm(metrics.norms([g for _, g in dense])) if dense else 0.0
+        return metrics.frobenius_norm(metrics.norms([g for _, g in dense]))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Signals:
             step: Counted from the start of this recording.
             record: Number of the record that it will be; None if it is not recorded.
         """
-        self._measured_overshoot = self._awaits_backward = self._record is not None and self.measures_overshoot
+        self._measured_overshoot = self._measures_leftover = self._record is not None and self.measures_overshoot
         self._step, self._record = step, record
         if record is None:
             self._last_inputs = []  # the next batch is not compared with those before this step

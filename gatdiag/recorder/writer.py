@@ -59,7 +59,11 @@ class Writer:
         if self.first_non_finite is not None and self.first_non_finite.step >= self.next_step:  # superseded
             self.first_non_finite = None
             self._store.update_meta(first_non_finite=None)
-        self._best: float | None = (self._store.meta.get("best") or {}).get("value")
+        best = self._store.meta.get("best") or {}
+        if best.get("step", -1) >= self.next_step:
+            best = {}
+            self._store.update_meta(best=None)
+        self._best: float | None = best.get("value")
         self._rows: dict[int, dict[str, Any]] = {}  # rows of `steps` that are not written yet
         self._logged: set[str] = set()
         self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate column
@@ -71,10 +75,11 @@ class Writer:
         """Change entries of meta.json."""
         self._guard("descriptions of the run", self._store.update_meta, **changes)
 
-    def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> None:
-        """Describe an optimizer at its first step."""
+    def add_optimizer(self, optimizer: Optimizer, names: Mapping[int, str], step: int, *, is_known: bool) -> None:
+        """Describe an optimizer at its first step, or after parameters were added to it."""
         known = self._store.meta["optimizers"]
-        optimizers = meta.merge_optimizer(known, meta.describe_optimizer(optimizer, names, step))
+        merge = meta.extend_optimizer if is_known else meta.merge_optimizer
+        optimizers = merge(known, meta.describe_optimizer(optimizer, names, step))
         if optimizers != known and len(optimizers) <= _MAX_OPTIMIZERS:
             self._store.update_meta(optimizers=optimizers)
 

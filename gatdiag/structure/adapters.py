@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, SCALE, SHIFT, Role
 
 ALWAYS: Final = "always"
+EXPLAINER_MASK: Final = "_edge_mask"  # parameter of each layer while an explainer runs, which trains it
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,15 @@ def test_rounding_of_gradients_in_mixed_precision_breaks_no_law(tmp_path):
     assert "mixed precision" in diagnosis.skipped["law-broken"]
 
 
-def _laws_of(folder, model, parameters):
-    """Watch 20 steps of Adam on some of the parameters; the diagnosis, and whether laws were recorded."""
+def _laws_of(folder, model, parameters, *, optimizer=None, clip=lambda: None):
+    """Watch 20 steps, by default of Adam on some of the parameters; the diagnosis."""
     x, y = torch.randn(60, 12), torch.randint(0, 4, (60,))
-    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    optimizer = optimizer or torch.optim.Adam(parameters, lr=0.01)
     with gatdiag.watch(model, folder, every=1):
         for _ in range(20):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
+            clip()
             optimizer.step()
     run = gatdiag.load(folder)
     assert len(run.neurons)
@@ -73,3 +74,17 @@ def test_laws_of_parameters_in_no_optimizer_are_not_judged(tmp_path):
     diagnosis = _laws_of(tmp_path / "run", model, [*model[0].parameters(), *model[4].parameters()])
     assert "in no optimizer" in diagnosis.skipped["law-broken"]
     assert diagnosis.verdict.code == "parameters-not-in-optimizer"
+
+
+def test_clipping_entry_by_entry_is_why_c_moves(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+
+    def clip():
+        nn.utils.clip_grad_value_(parameters, 0.002)
+
+    diagnosis = _laws_of(tmp_path / "run", model, parameters, optimizer=optimizer, clip=clip)
+    assert "law-broken" not in [finding.code for finding in diagnosis.findings]
+    assert "clipped" in diagnosis.skipped["law-broken"]

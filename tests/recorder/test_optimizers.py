@@ -589,3 +589,46 @@ def test_float16_without_a_scaler_is_told_once(tmp_path):
                 optimizer.zero_grad()
     assert len(caught) == 1
     assert any("scaler=" in note for note in gatdiag.load(tmp_path / "run").meta["notes"])
+
+
+def test_parameters_that_are_added_to_an_optimizer_are_in_its_description(tmp_path):
+    model, data = Gat(), graph()
+    first, *rest = model.convs
+    optimizer = torch.optim.SGD([parameter for conv in rest for parameter in conv.parameters()], lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0):
+        for step in range(4):
+            if step == 2:
+                optimizer.add_param_group({"params": list(first.parameters()), "lr": 0.05})
+            train_step(model, data, optimizer)
+    run = gatdiag.load(tmp_path / "run")
+    (one,) = run.meta["optimizers"]
+    assert [len(group["parameters"]) for group in one["groups"]] == [
+        sum(1 for conv in rest for _ in conv.parameters()),
+        sum(1 for _ in first.parameters()),
+    ]
+    assert (one["from_step"], [group["lr"] for group in one["groups"]]) == (0, [0.1, 0.05])
+    assert run.steps.learning_rate.tolist() == [0.1] * 4
+    assert run.steps.learning_rate_1[2:].tolist() == [0.05] * 2
+
+
+def test_steps_of_an_explainer_are_no_steps_of_the_training(tmp_path, recwarn):
+    from torch_geometric.explain import Explainer, GNNExplainer
+
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    explainer = Explainer(
+        model,
+        GNNExplainer(epochs=3),
+        explanation_type="model",
+        node_mask_type="attributes",
+        edge_mask_type="object",
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )
+    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0):
+        for _ in range(2):
+            train_step(model, data, optimizer)
+            explainer(data.x, data.edge_index, index=0)
+            model.train()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1]
+    assert not [warning for warning in recwarn if "gatdiag" in str(warning.message)]

@@ -72,6 +72,13 @@ def test_the_best_parameters_are_kept(tmp_path):
     assert kept == (weights[best + 1] if best < 5 else run.snapshot("final")["convs.0.bias"].tolist())
 
 
+def test_the_best_parameters_of_steps_that_are_superseded_are_not_the_best(tmp_path):
+    train(tmp_path / "run", steps=12, best="loss")
+    run = train(tmp_path / "run", steps=2, best="loss", resume=1).run
+    assert run.meta["best"]["step"] <= 2
+    assert run.meta["best"]["value"] == run.steps.loss[run.meta["best"]["step"]]
+
+
 class Split(enum.StrEnum):
     TRAIN = "train"
 

@@ -112,6 +112,22 @@ def test_gradients_that_are_put_in_the_place_of_old_ones_are_no_leftovers(tmp_pa
     assert (gatdiag.load(tmp_path / "run").steps.stale_gradient[1:] == 0).all()
 
 
+@pytest.mark.parametrize("clears", [True, False])
+def test_of_several_backward_passes_one_without_old_gradients_shows_that_they_are_cleared(tmp_path, clears):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", every=1):
+        for _ in range(6):
+            x = X.clone().requires_grad_()
+            F.cross_entropy(model(x), Y).backward()  # only for the gradient of x
+            if clears:
+                optimizer.zero_grad(set_to_none=False)
+            F.cross_entropy(model(x.detach() + 0.01 * x.grad.sign()), Y).backward()
+            optimizer.step()
+    stale = gatdiag.load(tmp_path / "run").steps.stale_gradient[1:]
+    assert (stale == 0).all() if clears else (stale > 0.5).all()
+
+
 def test_inputs_outputs_and_labels_are_described(tmp_path):
     run, _ = train(tmp_path / "run", mlp())
     signals = run.meta["signals"]
@@ -389,6 +405,22 @@ def test_layers_in_a_plain_list_are_leaves_that_nobody_moves(tmp_path):
     both = torch.optim.SGD([*model.parameters(), *model.others[0].parameters()], lr=0.1)
     run, _ = train(tmp_path / "held", model, optimizer=both)
     assert run.meta["signals"]["foreign_leaves"] == 0
+
+
+def test_what_the_inputs_were_computed_from_is_outside_the_model(tmp_path):
+    noise, encoder = torch.zeros(12, 5, requires_grad=True), nn.Linear(5, 5)
+    for name, given in (("noise", lambda: X + noise), ("encoder", lambda: encoder(X).relu())):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / name) as recorder:
+            for _ in range(12):
+                loss = F.cross_entropy(model(given()), Y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                recorder.log(loss=loss)
+        signals = gatdiag.load(tmp_path / name).meta["signals"]
+        assert (signals["unreached"], signals["foreign_leaves"]) == ([], 0)
 
 
 def test_dead_units_are_seen_where_they_feed_a_layer(tmp_path):

@@ -218,13 +218,27 @@ class Facts:
         return min(known) if known else math.nan
 
     @cached_property
+    def last_loss(self) -> float:
+        """Median of the finite losses of the last tenth of steps, or the last checkpoint's; NaN without a loss."""
+        last = 1 if self.is_of_checkpoints else max(3, len(self.finite_loss) // 10)
+        return median(self.finite_loss[-last:])
+
+    @cached_property
     def progress(self) -> float:
-        """Share of `baseline_loss` that is gone at the end (median of the last tenth of steps, or last checkpoint)."""
-        values = self.finite_loss
-        if not len(values) or not self.baseline_loss > 0:
-            return math.nan
-        last = 1 if self.is_of_checkpoints else max(3, len(values) // 10)
-        return 1 - float(np.median(values[-last:])) / self.baseline_loss
+        """Share of `baseline_loss` that is gone at the end."""
+        return 1 - self.last_loss / self.baseline_loss if self.baseline_loss > 0 else math.nan
+
+    @cached_property
+    def kept_progress(self) -> float:
+        """Share of `chance_loss` that is gone at the end, if most was from the start: of a network trained before.
+
+        NaN unless the loss is the cross-entropy that its gradient shows, not a part of it.
+        """
+        first = float(self.output.get("first_cross_entropy", math.inf))
+        was_trained = first <= (1 - limit("trained")) * self.chance_loss and math.isclose(
+            self.first_loss, first, rel_tol=limit("same-loss")
+        )
+        return 1 - self.last_loss / self.chance_loss if was_trained else math.nan
 
     @cached_property
     def loss_jump(self) -> float:
@@ -246,9 +260,10 @@ class Facts:
             return "failing"
         if self.step_count < limit("steps") or not math.isfinite(self.progress):
             return "unknown"
-        if self.progress >= limit("trained"):
+        if self.progress >= limit("trained") or self.kept_progress >= limit("kept"):
             return "trained"
-        return "failing" if self.progress < limit("failing") and not self.has_high_accuracy else "partly"
+        predicts = self.has_high_accuracy or self.kept_progress >= limit("trained")
+        return "failing" if self.progress < limit("failing") and not predicts else "partly"
 
     @cached_property
     def has_high_accuracy(self) -> bool:

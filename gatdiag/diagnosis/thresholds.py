@@ -18,6 +18,8 @@ THRESHOLDS: Final = {
     # how a training went
     "trained": Threshold(0.6, "share of the loss of the best constant prediction that is gone: what remains is a note"),
     "failing": Threshold(0.35, "less of it gone: not training; healthy runs 0.17 to 1, median 0.99; between: warnings"),
+    "kept": Threshold(0.9, "share of the loss of the best constant prediction that is gone, from the first step on"),
+    "same-loss": Threshold(0.5, "relative difference of the loss and the cross-entropy of its rows with a gradient"),
     "steps": Threshold(20, "steps before the loss is judged"),
     "sure": Threshold(50, "steps before a verdict that depends on the loss is an error"),
     "fall": Threshold(0.05, "share of the first loss; healthy runs lost at least 17 %, half of them 99 %"),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatdiag.metrics.smoothing import as_rows
 
@@ -29,6 +30,7 @@ _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> the operation that makes these.
 TWICE: Final = {"cross-entropy-of-softmax": "softmax", "bce-logits-of-sigmoid": "sigmoid"}
+ON_LOGITS: Final = ("cross-entropy", "nll", "bce-logits")  # or on log-probabilities
 _UNNAMED: Final = ("error-of-softmax", "mse-of-softmax")  # 1 - p[y] and (p - onehot)^2: not reported
 _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
 
@@ -125,6 +127,17 @@ def _shows_one_class(g: Tensor, misfit: float, rounding: float) -> bool:
     """
     constant = _misfit(g, g.sign()) if g.shape[1] == 1 else math.inf
     return misfit < min(_MAX_ROUNDINGS * rounding, constant / _FACTOR)
+
+
+def cross_entropy(o: Tensor, gradient: Tensor) -> float:
+    """Mean cross-entropy of the rows with a gradient, whatever the loss is scaled by; logits of one column are of two.
+
+    Rows whose label is certain have a gradient of zero, so it may be too high, but not too low.
+    """
+    o, g = _finite_live_rows(o, gradient)
+    if o.shape[1] == 1:
+        o, g = torch.cat([torch.zeros_like(o), o], 1), torch.cat([-g, g], 1)
+    return float(F.cross_entropy(o, g.argmin(1)))
 
 
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:

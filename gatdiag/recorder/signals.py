@@ -189,16 +189,22 @@ class Signals:
                 self._is_same_batch &= live.shape == self._live_rows.shape and bool((live == self._live_rows).all())
             self._live_rows = live
             if self.is_inspected:
-                name, misfit, labels = criterion.identify(o, gradient)
-                self._criteria.append(name)
-                self._output |= {"criterion_misfit": misfit} if name else {}
-                if self._record is not None and self._record < _FIRST_TARGETS:
-                    self._inspect_targets(o, gradient)
-                if not name and "implied_mse" not in self._implied:
-                    self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
-                if labels is not None and (self._labels is None or len(labels) == len(self._labels)):
-                    self._labels = labels if self._labels is None else self._labels + labels
+                self._inspect_loss(o, gradient)
                 self._has_changed = True
+
+    def _inspect_loss(self, o: Tensor, gradient: Tensor) -> None:
+        name, misfit, labels = criterion.identify(o, gradient)
+        self._criteria.append(name)
+        self._output |= {"criterion_misfit": misfit} if name else {}
+        if self._record is not None and self._record < _FIRST_TARGETS:
+            self._inspect_targets(o, gradient)
+        if not name and "implied_mse" not in self._implied:
+            self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
+        if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
+            return
+        self._labels = labels if self._labels is None else self._labels + labels
+        if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
+            self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
 
     def _inspect_targets(self, o: Tensor, gradient: Tensor) -> None:
         """Find out whether the loss compares each output with the targets of all rows."""

@@ -36,7 +36,7 @@ _SIGNALS: dict[str, Any] = {
     ],
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
-        **dict.fromkeys(("implied_mse?", "implied_variance?"), _NUMBER),
+        **dict.fromkeys(("implied_mse?", "implied_variance?", "first_cross_entropy?"), _NUMBER),
         **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
         "labels?": ([_STEP], None),
         "implied_step?": (_STEP, None),

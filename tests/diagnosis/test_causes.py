@@ -441,6 +441,23 @@ def test_chance_is_the_entropy_of_the_labels_seen_else_that_of_the_classes(tmp_p
     assert facts.baseline_loss == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
+@pytest.mark.parametrize(
+    ("measured", "first", "last", "state"),
+    [
+        (0.01, 0.01, 0.01, "trained"),
+        (0.2, 0.2, 0.2, "partly"),  # it may well need longer steps
+        (0.01, 0.01, 0.3, "partly"),
+        (0.01, 0.01, 1.4, "failing"),
+        (1.4, 0.35, 0.35, "failing"),  # a loss over the number of batches that are accumulated
+        (0.01, 0.0025, 1.4, "failing"),
+    ],
+)
+def test_a_network_that_was_trained_before_need_not_improve(tmp_path, measured, first, last, state):
+    output = {"labels": [5, 5, 5, 5], "first_cross_entropy": measured}
+    run = build(tmp_path / "run", logged={"loss": np.linspace(first, last, STEPS)}, signals={"output": output})
+    assert Facts(run).state == state
+
+
 def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
     run = build(tmp_path / "run", layers={"output_norm": [[8.0, 4.0, 1e-3]]})
     rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(kind="Linear"))

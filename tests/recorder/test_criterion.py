@@ -136,6 +136,19 @@ def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
     assert labels[0] == labels[1] > 0
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 65536.0])
+def test_the_cross_entropy_is_told_by_its_gradient_whatever_its_scale(scale):
+    def measured(o, loss):
+        return criterion.cross_entropy(o, gradient(o, lambda o: scale * loss(o)))
+
+    for name in ("cross-entropy", "nll"):
+        o, loss = LOSSES[name]
+        assert measured(o, loss) == pytest.approx(float(loss(o)))
+    o, y = OUT[:, :1], (LABELS[:, None] > 0).double()
+    wanted = float(F.binary_cross_entropy_with_logits(o, y))
+    assert measured(o, lambda o: F.binary_cross_entropy_with_logits(o, y)) == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss, F.smooth_l1_loss])
 @pytest.mark.parametrize("target", [0.25, 1.0, -200.0])
 @pytest.mark.parametrize(("center", "spread"), [(0.0, 0.0), (0.0, 1e-2), (0.5, 0.02), (0.5, 0.1), (-30.0, 0.1)])

@@ -137,6 +137,7 @@ def test_inputs_outputs_and_labels_are_described(tmp_path):
     assert (output["criterion"], output["criterion_share"]) == ("cross-entropy", 1.0)
     assert output["labels"][0] == output["labels"][1] == output["labels"][2] > 0
     assert output["last_operation"] == "AddmmBackward0"
+    assert output["first_cross_entropy"] == pytest.approx(run.steps.loss[0])
     assert (signals["unreached"], signals["foreign_leaves"]) == ([], 0)
     assert {*signals["zero_inputs"]} == {"2"}  # zero columns of the data are not dead units
 

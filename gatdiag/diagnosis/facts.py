@@ -267,7 +267,7 @@ class Facts:
 
     @cached_property
     def has_high_accuracy(self) -> bool:
-        """The last accuracies on all splits are at least halfway from chance to 1, even if the loss is still high.
+        """The last accuracies, or AUCs, on all splits are at least halfway from chance to 1, even if the loss is high.
 
         Chance is the accuracy of a constant prediction: the share of the most frequent label, if labels were seen.
         """
@@ -276,7 +276,16 @@ class Facts:
         )
         last = [series[-1] for name in names if len(series := logged_series(self.run, name).to_numpy(float))]
         labels = self.output.get("labels") or [1] * self.class_count
-        return bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))
+        is_accurate = bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))
+        return is_accurate or (self.class_count > 1 and self._ranks_well)
+
+    @property
+    def _ranks_well(self) -> bool:
+        """The last AUCs are at least halfway from 1/2 to 1, and have risen, as those of random weights may be high."""
+        logged = [logged_series(self.run, name).dropna().to_numpy() for name in scores(self.run).get("AUC", ())]
+        left = 1 - limit("failing")
+        known = [series for series in logged if len(series)]
+        return bool(known) and all(one[-1] >= 0.75 and 1 - one[-1] <= left * (1 - one[0]) for one in known)
 
     @cached_property
     def is_learning(self) -> bool:

@@ -18,8 +18,9 @@ _NO_PROBLEM: Final = {  # by state of the training
 _NO_CAUSE: Final = Finding(
     HEALTHY,
     "warning",
-    "The network has hardly trained",
-    "No check found the cause. It may need more steps, or Adam instead of plain gradient descent.",
+    "The loss has fallen little",
+    "No check found the cause. It may need more steps or, with plain gradient descent, Adam instead. If even the "
+    "lowest possible loss is far above zero, as for soft targets or contrastive learning, it may have trained.",
 )
 _REMARKS: Final = frozenset(code for code, row in CAUSES.items() if row.is_remark)
 

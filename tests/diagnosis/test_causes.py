@@ -458,6 +458,19 @@ def test_a_network_that_was_trained_before_need_not_improve(tmp_path, measured, 
     assert Facts(run).state == state
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "state"), [(0.6, 0.9, "partly"), (0.5, 0.7, "failing"), (0.85, 0.9, "failing")]
+)
+def test_an_auc_that_rose_far_shows_that_a_network_trains(tmp_path, first, last, state):
+    logged = {
+        "loss": np.linspace(0.5, 0.35, STEPS),
+        "val_accuracy": np.full(STEPS, 0.82),
+        "val_auc": np.linspace(first, last, STEPS),
+    }
+    run = build(tmp_path / "run", logged=logged, signals={"output": {"labels": [80, 20]}})
+    assert Facts(run).state == state
+
+
 def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
     run = build(tmp_path / "run", layers={"output_norm": [[8.0, 4.0, 1e-3]]})
     rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(kind="Linear"))

@@ -284,7 +284,7 @@ def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_p
     logged = {"loss": np.linspace(2.0, 1.6, 60)}
     diagnosis = diagnose(build(tmp_path / "run", logged=logged))
     assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == ("failing", "healthy", "warning")
-    assert str(diagnosis).startswith("The network has hardly trained. No check found the cause.")
+    assert str(diagnosis).startswith("The loss has fallen little. No check found the cause.")
     assert "No problem" not in str(diagnosis)
 
 

@@ -132,7 +132,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     return facts.finding(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
-        f"{facts.step_count:,} steps together by {number(path)} at most: the loss falls far too slowly.{outweighed}",
+        f"{facts.step_count:,} steps together by about {number(path)}: the loss falls far too slowly.{outweighed}",
         Evidence("sum over all steps of norm of the step over norm of the weights", path),
         Evidence("overshoot, median", over),
         threshold=f"Flagged below {threshold_text('path', 'pace')}.",

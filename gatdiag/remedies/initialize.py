@@ -34,7 +34,7 @@ from gatdiag.remedies.schemes import (
     parse_options,
 )
 from gatdiag.remedies.weight_norm import is_reparametrized
-from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, STACKED
+from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, STACKED
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrap
 from gatdiag.structure.isolation import preserve_random_state
 
@@ -75,7 +75,7 @@ def initialize_(
     Schemes for weight matrices:
 
     - ``xavier``, ``xavier_uniform``, ``kaiming``: torch's `xavier_normal_`, `xavier_uniform_`, and `kaiming_normal_`
-      for ReLU.
+      for ReLU. Of stacked weights, such as one matrix (in, out) per relation, each matrix is drawn by itself.
     - ``orthogonal``: looks-linear orthogonal. With U orthogonal, the first matrix is [U; -U], hidden ones are
       [[U, -U], [-U, U]], the last is [U, -U]. With ReLU, such a stack starts as a linear map, and keeps the norm of a
       signal at any depth.
@@ -109,7 +109,8 @@ def initialize_(
     (`gatdiag.remedies.balance.signal_preserving_factor`). For a stack of equal widths, beta is 2, as in the paper.
 
     Biases become zero. Averaged heads get different matrices, as equal heads would stay equal; their mean is
-    looks-linear. Other parameters, such as scales and shifts of normalizations, keep their values. Dtypes, devices and
+    looks-linear. Other parameters, such as scales and shifts of normalizations, keep their values. They count in c,
+    except gates and temperatures that would set the size of the weights: their laws are skipped. Dtypes, devices and
     ``requires_grad`` do not change.
 
     Args:
@@ -238,7 +239,7 @@ def _draw_weights(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All parameters, in float32 or wider, with new values where the scheme draws them, and descriptions of these."""
     layouts = looks_linear_layouts(neurons) if options.scheme in STRUCTURED else {}
-    parameters = dict(model.named_parameters())
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
     weights, changes = {}, {}
     for layer in structure:
         for info in layer.parameters:
@@ -254,7 +255,8 @@ def _draw_weights(
                 weight.zero_()
                 changes[info.name] = "zero"
             elif info.role in _DRAWN:
-                draw_(weight, info, options.scheme, layouts, generator)
+                is_kernel = hasattr(modules[info.module], "output_padding")  # scripted ones have no class of their own
+                draw_(weight, info, options.scheme, layouts, generator, is_kernel=is_kernel)
                 changes[info.name] = options.scheme + (", balanced" if options.balanced else "")
     return weights, changes
 
@@ -295,7 +297,11 @@ def _balance_stack_(
 
 
 def _find_laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws of a copy with random weights, as those of the model may be zero, NaN or infinite."""
+    """The laws of a copy with random weights, as those of the model may be zero, NaN or infinite.
+
+    A gate or temperature that is all one side of a law would set the size of the weights on the other: the laws are
+    then those of the rescalings that leave it as it is.
+    """
     replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
     for info in structure.parameters:
         parameter = replica.parameters[info.name].detach()
@@ -303,14 +309,24 @@ def _find_laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kw
             fans = parameter.shape[-1] + (parameter.shape[-2] if parameter.dim() > 1 else 1)
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * (2 / fans) ** 0.5
             parameter.copy_(drawn)
-    return find_laws(replica.model, *args, **kwargs)
+    laws = find_laws(replica.model, *args, **kwargs)
+    others = {info.name for info in structure.parameters if info.role == OTHER}
+    sides = [{term.parameter for term in law.terms if term.exponent * sign > 0} for law in laws for sign in (1, -1)]
+    kept = sorted({name for side in sides if side <= others for name in side})
+    if not kept:
+        return laws
+    for name in kept:  # laws hold at any value but zero
+        replica.parameters[name].requires_grad_(False).fill_(1)
+    laws = find_laws(replica.model, *args, **kwargs)
+    reason = "it keeps its value, so its own laws are not balanced"
+    return Laws(list(laws), laws.parameters, [*(Exclusion(name, reason) for name in kept), *laws.excluded])
 
 
 def _neurons_of_laws(laws: Laws) -> tuple[Neuron, ...]:
     """The neurons of a model's laws, and the channels of its residual streams."""
     neurons = tuple(law.terms for law in laws if _is_neuron(law))
     if not neurons:
-        reasons = "; ".join(map(str, laws.excluded)) or "one layer only"
+        reasons = "; ".join(map(str, laws.excluded)) or "no matrix reads the outputs of another"
         raise ModelError(
             f"Expected a model whose neurons have laws, got none ({reasons}). For a stack of {', '.join(STACKED)} "
             "layers in module order, omit the inputs; otherwise use xavier or kaiming without balancing."
@@ -319,9 +335,13 @@ def _neurons_of_laws(laws: Laws) -> tuple[Neuron, ...]:
 
 
 def _is_neuron(law: Law) -> bool:
+    if law.kind != "product":
+        return law.kind in ("neuron", "stream")
     # not the channels of queries and keys, which both lead into them
-    inner = any(term.exponent < 0 and term.kind == "columns" for term in law.terms)
-    return law.kind in ("neuron", "stream") or (law.kind == "product" and inner)
+    incoming, outgoing = (
+        {term.kind for term in law.terms if len(term.shape) > 1 and term.exponent * sign > 0} for sign in (1, -1)
+    )
+    return bool(outgoing - incoming)
 
 
 def _balance_by_laws_(

@@ -105,10 +105,13 @@ def draw_(
     scheme: Scheme,
     layouts: Mapping[str, LooksLinearLayout],
     generator: Generator | None,
+    *,
+    is_kernel: bool = False,
 ) -> None:
-    """Draw a weight matrix or an attention vector, in place.
+    """Draw a weight matrix, a stack of them, the kernel of a convolution on a grid, or an attention vector, in place.
 
-    Fans are those of torch: H C and C for an attention vector (1, H, C), where the paper's text has 1 and C.
+    Fans are those of torch: H C and C for an attention vector (1, H, C), where the paper's text has 1 and C. Matrices
+    of a stack, such as one per relation, are (in, out), as in a batched product.
 
     Raises:
         ModelError: The scheme is not defined for the weight's shape.
@@ -125,6 +128,9 @@ def draw_(
             looks_linear_(matrix, layout, generator)
         else:
             _identity_(matrix, layout, generator, is_mirrored=scheme == "looks_linear_identity")
+    elif info.role == FEATURE and weight.dim() > 2 and not is_kernel:
+        for part in weight:  # torch would take the last axes for those of a kernel
+            draw_(part.T if part.dim() == 2 else part, info, scheme, layouts, generator)
     elif info.role == FEATURE and scheme == "kaiming":
         nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
     else:

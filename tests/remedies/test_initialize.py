@@ -12,6 +12,7 @@ from torch_geometric.nn import (
     GATConv,
     GATv2Conv,
     GCN2Conv,
+    GCNConv,
     GINConv,
     GraphConv,
     GraphSAGE,
@@ -355,6 +356,7 @@ def tied():
             r"got convs.0.conv.weight of shape \[1, 5, 4",
         ),
         (saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*omit the inputs"),
+        (lambda: Stack([GCNConv(5, 3)]), "balanced_xavier", (X, EDGES), r"no matrix reads the outputs of another"),
         (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
         (
             lambda: weight_norm(nn.Linear(5, 3)),
@@ -588,6 +590,89 @@ def test_what_cannot_balance_is_said():
     assert 0 < len(left) < len(laws)
     assert {law.kind for law in left} == {"scale"}  # weights whose scale batch normalization takes out
     assert all("its outgoing weights are zero" in reasons[law.name] for law in left)
+
+
+class Tempered(nn.Module):
+    """A temperature at the end, and a scale at the end of each branch."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.convs = nn.ModuleList(GCNConv(8, 8) for _ in range(2))
+        self.gates = nn.ParameterList(torch.full((8,), scale) for _ in range(2))
+        self.temperature = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, x, edge_index):
+        x = self.first(x)
+        for conv, gate in zip(self.convs, self.gates, strict=True):
+            x = x + gate * conv(x, edge_index).relu()
+        return self.temperature * self.last(x)
+
+
+@pytest.mark.parametrize("scale", [10.0, 1e-2, 1e-4])
+def test_gates_and_temperatures_do_not_set_the_size_of_weights(scale):
+    model = Tempered(scale)
+    applied = initialize_(model, "balanced_xavier", X, EDGES, generator=seeded())
+    size = float(model(X, EDGES).detach().square().sum(1).mean() / X.square().sum(1).mean())
+    assert size == pytest.approx(8 / 5, rel=0.01)
+    assert float(model.temperature.detach()) == pytest.approx(scale)
+    kept = {f"{name}: it keeps its value, so its own laws are not balanced" for name in ("gates.0", "gates.1")}
+    assert kept < {*map(str, applied.skipped)}
+    incoming = sum(squares(layer, 1) for layer in (model.first.weight, *(conv.lin.weight for conv in model.convs)))
+    outgoing = sum(squares(layer, 0) for layer in (model.last.weight, *(conv.lin.weight for conv in model.convs)))
+    torch.testing.assert_close(incoming, outgoing, rtol=1e-5, atol=0)
+
+
+def test_branches_behind_a_gate_of_zero_balance():
+    model = Tempered(0.0)
+    nn.init.ones_(model.temperature)
+    initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
+    incoming = sum(squares(layer, 1) for layer in (model.first.weight, *(conv.lin.weight for conv in model.convs)))
+    outgoing = sum(squares(layer, 0) for layer in (model.last.weight, *(conv.lin.weight for conv in model.convs)))
+    torch.testing.assert_close(incoming, outgoing, rtol=1e-5, atol=0)
+
+
+def test_gates_that_read_neurons_count():
+    model = Stack([TransformerConv(5, 8, beta=True), TransformerConv(8, 3, beta=True)])
+    initialize_(model, "balanced_xavier", X, EDGES, generator=seeded())
+    assert c_of_neurons(model, X, EDGES).max() < 1e-6
+
+
+class ByHand(nn.Module):
+    """Attention and a hidden layer in one module, whose weights are (out, in) or (in, out)."""
+
+    def __init__(self, is_transposed, outputs=3):
+        super().__init__()
+        shapes = [(5, 4), (5, 4), (5, 8), (8, outputs)]
+        self.weights = nn.ParameterList(torch.randn(shape if is_transposed else shape[::-1]) for shape in shapes)
+        self.is_transposed = is_transposed
+
+    def forward(self, x):
+        query, key, value, out = (w if self.is_transposed else w.T for w in self.weights)
+        attention = (x @ query @ (x @ key).T).softmax(1)
+        return (attention @ x @ value).relu() @ out
+
+
+@pytest.mark.parametrize(
+    ("is_transposed", "outputs", "scheme"),
+    [
+        (False, 3, "orthogonal"),
+        (True, 3, "orthogonal"),
+        (True, 3, "xavier"),
+        (False, 1, "xavier"),
+        (True, 1, "xavier"),
+    ],
+)
+def test_neurons_inside_one_module_balance_in_either_layout(is_transposed, outputs, scheme):
+    model = ByHand(is_transposed, outputs)
+    initialize_(model, scheme, X, balanced=True, beta=3.0, generator=seeded())
+    value, out = (weight if is_transposed else weight.T for weight in model.weights[2:])
+    assert squares(value, 0).tolist() == pytest.approx([3.0] * 8)
+    assert squares(out, 1).tolist() == pytest.approx([3.0] * 8)
+    query, key = model.weights[:2]
+    axis = 0 if is_transposed else 1
+    torch.testing.assert_close(squares(query, axis), squares(key, axis))
+    assert not torch.allclose(squares(query, axis), torch.tensor(3.0).double())  # queries are not where it begins
 
 
 # --- beta and order ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATv2Conv
+from torch_geometric.nn import GATv2Conv, RGCNConv
 
 from gatdiag.errors import ModelError
 from gatdiag.experiments.models import Stack, gat
@@ -105,6 +105,25 @@ def test_matrices_are_torchs_draw_for_draw(scheme, draw):
     assert torch.equal(model[0].weight, expected[0])
     assert torch.equal(model[2].weight, expected[1])
     assert not model[0].bias.any()
+
+
+@pytest.mark.parametrize(("scheme", "variance"), [("xavier", 2 / 80), ("xavier_uniform", 2 / 80), ("kaiming", 2 / 60)])
+def test_each_matrix_of_a_stack_is_drawn_by_itself(scheme, variance):
+    conv = RGCNConv(60, 20, num_relations=4)
+    initialize_(conv, scheme, generator=seeded())
+    assert conv.weight.var((1, 2)).tolist() == pytest.approx([variance] * 4, rel=0.15)
+    blocks = RGCNConv(60, 20, num_relations=30, num_blocks=5)
+    initialize_(blocks, scheme, generator=seeded())
+    assert float(blocks.weight.detach().var()) == pytest.approx(5 * variance, rel=0.15)
+
+
+@pytest.mark.parametrize("script", [lambda model: model, torch.jit.script], ids=["module", "scripted"])
+def test_kernels_of_convolutions_are_torchs_draw_for_draw(script):
+    model = script(nn.Sequential(nn.Conv1d(5, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 3, 2)))
+    initialize_(model, "xavier", generator=seeded())
+    generator = seeded()
+    for kernel in (parameter for parameter in model.parameters() if parameter.dim() > 1):
+        assert torch.equal(kernel, nn.init.xavier_normal_(torch.empty(kernel.shape), generator=generator))
 
 
 def test_the_identity_is_in_hidden_layers_and_xavier_at_both_ends():

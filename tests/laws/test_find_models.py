@@ -235,3 +235,26 @@ def test_what_a_number_is_read_from_keeps_its_scale_for_it_may_decide_a_branch(k
 
     assert len(laws) == 0
     assert any("item in the model does not commute" in exclusion.reason for exclusion in laws.excluded)
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda h: h.mean() > 0,
+        lambda h: h.norm() < 1e-3,
+        lambda h: h.sum(1, keepdim=True).sign(),
+        lambda h: torch.signbit(h.mean()),
+    ],
+    ids=["branch", "tiny bound", "sign", "sign bit"],
+)
+def test_neurons_whose_sum_decides_by_its_sign_scale_together(gate: Callable[[Tensor], Tensor]) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.first(x)
+            return self.last(gate(hidden) * hidden.relu() + hidden)
+
+    assert len(find_laws(Gated(), torch.randn(6, 3))) == 1

@@ -70,11 +70,12 @@ RULES: dict[str, Rule] = {
     # the result does not depend on a positive scale
     **each(
         elementwise.scale_invariant,
-        "is_pinned is_coalesced sign sgn signbit isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
-        "angle logical_not logical_and logical_or is_nonzero heaviside ones_like new_ones rand_like randn_like "
+        "is_pinned is_coalesced isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
+        "logical_not logical_and logical_or is_nonzero ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
         "sym_storage_offset _nested_tensor_size",
     ),
+    **each(elementwise.sign, "sign sgn signbit angle heaviside"),
     # move, repeat, select
     **each(
         arrangement.rearrange,

@@ -24,7 +24,13 @@ def inhomogeneous(call: Call) -> Label:
 
 
 def scale_invariant(call: Call) -> Label:
-    """The result does not depend on a positive scale (sign, isnan, shapes)."""
+    """The result does not depend on a positive scale (isnan, shapes)."""
+    return Label()
+
+
+def sign(call: Call) -> Label:
+    """The sign does not depend on a positive scale, but that of a sum does if its summands scale differently."""
+    call.exponents.resolve_mixtures(call.label_of(call.first))
     return Label()
 
 
@@ -153,7 +159,9 @@ def compare(call: Call) -> Label:
         call.exponents.require_equal(call.label("self"), call.label("other"))
     elif is_equality and constant == 0 and bool((call["self"] != 0).all()):
         call.zero_tests[call.out] = name == "ne"
-    elif not is_equality and abs(constant) > _SQRT_EPSILON and abs(constant) != float("inf"):
+    elif not is_equality and abs(constant) <= _SQRT_EPSILON:
+        return sign(call)
+    elif not is_equality and abs(constant) != float("inf"):
         call.fix_scale("self")
     return Label()
 

@@ -81,6 +81,8 @@ def _entry_exponents(labels: Mapping[str, Label], basis: Basis, places: Mapping[
     parts_of: dict[Fraction, dict[int, _Parts]] = defaultdict(dict)  # by unknown, as many parameters share one
     for name, label in labels.items():
         shape = places[name].shape
+        if 0 in shape:
+            continue
         for coefficient, ids in label.terms:
             axes = _kept_axes(ids, shape)
             indices = product(*(range(shape[axis]) for axis in axes))

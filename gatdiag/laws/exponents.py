@@ -259,8 +259,8 @@ class Exponents:
 
     def require_uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Require one exponent along each axis, as a sum over it does; the axes are kept with length one."""
-        label = self.resolve(label)
-        if label.is_all_zeros:
+        label, axes = self.resolve(label), list(axes)
+        if label.is_all_zeros or any(array.shape[axis] == 0 for array in label.arrays for axis in axes):
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         axes = [axis for axis in axes if label.changes_along([axis])]
         if not axes:

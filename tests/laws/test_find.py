@@ -115,6 +115,22 @@ def test_every_bias_goes_left() -> None:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_of_a_layer_without_inputs_only_the_bias_is_in_laws() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.static, self.last = nn.Linear(3, 2), nn.Linear(0, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last((self.first(x) + self.static(x[:, :0])).relu())
+
+    assert list(map(str, find_laws(Model(), torch.randn(5, 3)))) == [
+        f"residual stream, channel {i}: first.weight[{i}, :] + first.bias[{i}] + static.bias[{i}] - last.weight[:, {i}]"
+        for i in range(2)
+    ]
+
+
 def test_a_residual_stream_has_one_law_a_channel_that_all_layers_share() -> None:
     model = Stack(
         gnn.GCNConv(IN, HID), gnn.GCNConv(HID, HID), gnn.GCNConv(HID, HID), gnn.GCNConv(HID, OUT), residual=True

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch_geometric.nn import GCN
 
 import gatdiag
 from gatdiag.diagnosis import BEFORE_TRAINING, CHECKS
@@ -140,6 +141,23 @@ def test_the_evidence_on_the_learning_rate_is_that_of_the_step_made_by_hand():
     assert measured.value == pytest.approx(
         math.sqrt(moved / sum(float(old.square().sum()) for old in before)), rel=1e-4
     )
+
+
+def test_a_rate_whose_later_steps_replace_the_weights_is_too_large():
+    graph = load_graph("sbm")
+    torch.manual_seed(0)
+    model = GCN(graph.num_features, 16, 3, 4)
+
+    def verdict(lr):
+        return gatdiag.preflight(
+            model,
+            graph.x,
+            graph.edge_index,
+            loss=lambda out: F.cross_entropy(out[graph.train_mask], graph.y[graph.train_mask]),
+            optimizer=torch.optim.SGD(model.parameters(), lr=lr),
+        ).verdict.code
+
+    assert (verdict(30.0), verdict(1.0)) == ("lr-too-large", "healthy")
 
 
 def test_an_optimizer_that_was_made_for_another_model_is_found():

@@ -59,10 +59,11 @@ def _kills_units(facts: Facts) -> bool:
 
 
 def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
-    """Before training: the first step replaces the weights and the loss rises, or the loss explodes."""
+    """Before training: the loss rises after a first step that replaces the weights, jumps for good, or explodes."""
     explodes = facts.is_non_finite or facts.loss_jump > limit("jump-trained")
     replaces = early > limit("step-replaces") and facts.loss_jump > 1
-    return replaces or (explodes and (hits > 0 or early > limit("step-large")))
+    jumps = largest(facts.step_ratios) > limit("step-replaces") and facts.loss_jump > limit("jump")
+    return replaces or (jumps and facts.progress < 0) or (explodes and (hits > 0 or early > limit("step-large")))
 
 
 def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:

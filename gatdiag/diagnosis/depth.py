@@ -180,10 +180,12 @@ def _alike(facts: Facts) -> Finding | None:
     )
 
 
-def _within_a_layer(facts: Facts) -> Finding | None:
+def _within_a_layer(facts: Facts) -> Finding | str | None:
     """Many hops within one convolution (SGC, APPNP): low rank of its output, but not of its input."""
     ranks = list(facts.profile("effective_rank").items())
     inputs = facts.inputs
+    if len(facts.layers) == 1:
+        return "there is no hidden layer, and the rank of a few outputs does not show whether nodes became alike"
     if not ranks or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
         return None
     name, rank = ranks[0]

@@ -471,6 +471,13 @@ def test_an_auc_that_rose_far_shows_that_a_network_trains(tmp_path, first, last,
     assert Facts(run).state == state
 
 
+def test_that_a_single_layer_does_not_show_oversmoothing_is_said(tmp_path):
+    run = build(
+        tmp_path / "run", layers={"relative_mu": still([0.1]), "effective_rank": still([1.5])}, logged={"loss": FLAT}
+    )
+    assert "no hidden layer" in CHECKS["depth-oversmoothing"](Facts(run))
+
+
 def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
     run = build(tmp_path / "run", layers={"output_norm": [[8.0, 4.0, 1e-3]]})
     rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(kind="Linear"))

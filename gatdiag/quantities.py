@@ -219,7 +219,8 @@ _STEPS = (
         "stale_gradient",
         label="leftover gradient",
         equation=r"\|\nabla\mathcal{L}_{\mathrm{left}}\| / \|\nabla\mathcal{L}_{t-1}\|",
-        meaning="norm of the gradients at the start of the backward pass, over that of the last step's gradients",
+        meaning="norm of the gradients at the start of the backward pass, over that of the last step's gradients; of "
+        "the parameters that the model's output depends on",
         high="1: gradients were not cleared",
         low="0: gradients were cleared",
     ),

@@ -37,7 +37,6 @@ from gatdiag.roles import FEATURE
 _MAX_SECONDS: Final = 2.0
 _MAX_SAMPLES: Final = 256
 _MAX_BYTES: Final = 64 << 20
-_TINY: Final = 1e-30
 
 
 @dataclass(eq=False)
@@ -56,7 +55,7 @@ class Sample:
     unscale_outputs: Any = None  # factor that unscales gradients of layer outputs; None: they are not scaled
     raw_gradients: Flat | None = None  # before clipping; `gradients` itself if they were not clipped
     unscale_raw: Any = None  # factor that unscales them
-    leftover_norm: Any = None  # norm of the gradients at the beginning of the backward pass, if it was measured
+    leftover: Any = None  # norm of the gradients at the beginning of the backward pass over that of the last step's
     repeats_batch: bool = False  # its batch is that of the step before, whose overshoot is to be measured
 
     def weight_change(self) -> Flat | None:
@@ -227,7 +226,7 @@ class Backlog:
             if raw is not None:
                 columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(raw_norms[row])
             gradients = sample.gradients if raw is None else raw
-            self._last = _LastStep(sample.step, norm, gradients, found.weight_changes[row])
+            self._last = _LastStep(sample.step, gradients, found.weight_changes[row])
             if last is not None and last.step == sample.step - 1:
                 columns |= _compare(sample, gradients, last)
             self.writer.row(sample.step).update(columns)
@@ -263,7 +262,6 @@ class _LastStep:
     """The last measured step."""
 
     step: int
-    gradient_norm: float
     gradients: Flat
     weight_change: Flat | None
 
@@ -271,8 +269,8 @@ class _LastStep:
 def _compare(sample: Sample, gradients: Flat, last: _LastStep) -> dict[str, float]:
     """The leftover gradient, and the overshoot of the step before: 1 - <g', d> / <g, d>."""
     found = {}
-    if sample.leftover_norm is not None:
-        found["stale_gradient"] = float(sample.leftover_norm) / max(last.gradient_norm, _TINY)
+    if sample.leftover is not None:
+        found["stale_gradient"] = float(sample.leftover)
     if sample.repeats_batch and last.weight_change is not None:
         slope = dot(last.gradients, last.weight_change)
         found["overshoot"] = 1.0 - dot(gradients, last.weight_change) / slope if slope < 0 else math.nan

@@ -38,6 +38,7 @@ _OVERSHOOT_EVERY: Final = 10
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
 _MAX_NODES: Final = 200_000  # of an autograd graph
+_TINY: Final = 1e-30
 
 
 class Signals:
@@ -71,6 +72,9 @@ class Signals:
         self._measures_leftover = False  # of the coming step
         self._leftover: Tensor | None = None  # smallest norm of the gradients at the beginning of a backward pass
         self._leftover_gradients: list[tuple[Tensor, Tensor]] = []  # (parameter, gradient) at that time
+        self._last_norm: Tensor | None = None  # norm of the same parameters' gradients in the last step
+        self._unreached: set[int] = set()  # ids of parameters that the output does not depend on
+        self._has_scaled_loss = False
         self._last_inputs: list[Any] = []  # of the last forward pass: (weak reference, version)
         self._is_same_batch = False
         self._live_rows: Tensor | None = None  # rows of the output with a gradient
@@ -168,6 +172,7 @@ class Signals:
             elif id(leaf) not in given:
                 self._foreign.append(weakref.ref(leaf))
         unreached = sorted({*names.values()} - reached)
+        self._unreached = {key for key, name in names.items() if name not in reached}
         self._graph = {
             "has_graph": o.grad_fn is not None,
             "unreached": unreached,
@@ -182,7 +187,8 @@ class Signals:
             return
         with torch.no_grad():
             if self._measures_leftover:
-                norm = self._measure_leftover()
+                self._leftover_gradients = self._gradients()
+                norm = _norm(self._leftover_gradients)
                 self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
             live = (as_rows(gradient) != 0).any(1)
             if self._live_rows is not None:
@@ -202,7 +208,8 @@ class Signals:
             self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
-        self._labels = labels if self._labels is None else self._labels + labels
+        if self._labels is None or not self._is_same_batch:
+            self._labels = labels if self._labels is None else self._labels + labels
         if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
             self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
 
@@ -214,11 +221,13 @@ class Signals:
         if values := criterion.counted_targets(o, gradient):
             self._implied["counted_targets"] = values
 
-    def _measure_leftover(self) -> Tensor:
-        gradients = [(tensor, tensor.grad) for tensor in self.parameters]
-        dense = [(p, g) for p, g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
-        self._leftover_gradients = dense
-        return metrics.frobenius_norm(metrics.norms([g for _, g in dense]))
+    def _gradients(self) -> list[tuple[Tensor, Tensor]]:
+        """(parameter, gradient), without parameters that the output does not depend on.
+
+        When the backward pass reaches the output, it may have added to theirs: the loop may call a head itself.
+        """
+        gradients = [(tensor, tensor.grad) for tensor in self.parameters if id(tensor) not in self._unreached]
+        return [(p, g) for p, g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -240,8 +249,12 @@ class Signals:
             # if the backward pass replaced the old gradients, nothing was added to them
             old = self._leftover_gradients
             is_sum = not old or any(parameter.grad is gradient for parameter, gradient in old)
-            sample.leftover_norm = self._leftover if is_sum or self._leftover is None else 0.0
+            if self._leftover is not None and self._last_norm is not None:
+                sample.leftover = self._leftover / self._last_norm.clamp(min=_TINY) if is_sum else 0.0
+            self._last_norm = _norm(self._gradients()) if self.measures_overshoot else None
             sample.repeats_batch = self._measured_overshoot and self._is_same_batch
+            if sample.unscale_raw is not None and not self._has_scaled_loss:
+                self._has_scaled_loss = self._has_changed = True
         self._leftover, self._leftover_gradients = None, []
 
     def start_step(self, step: int, record: int | None) -> None:
@@ -280,7 +293,8 @@ class Signals:
             output["has_graph"] = graph.pop("has_graph")
         layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
         mode = {"evaluation_from": self._evaluation_from, **self._modules}
-        return {"inputs": self._inputs, "output": output, **layers, **graph, **mode}
+        scaled = {"has_scaled_loss": self._has_scaled_loss}
+        return {"inputs": self._inputs, "output": output, **layers, **graph, **mode, **scaled}
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""
@@ -292,6 +306,10 @@ class Signals:
             return None
         first = {name: found[0][name] for name in ("step", "loss")}
         return {**first, "low": min(targets), "high": max(targets), "spread": spread}
+
+
+def _norm(gradients: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    return metrics.frobenius_norm(metrics.norms([gradient for _, gradient in gradients]))
 
 
 def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:

@@ -51,7 +51,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         "columns", "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs",
                         "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
                         the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
-                        running statistics at the start}, "dropout" {attribute: rate}}, of which any may be missing
+                        running statistics at the start}, "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient
+                        scaler)}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

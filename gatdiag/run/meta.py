@@ -54,6 +54,7 @@ _SIGNALS: dict[str, Any] = {
     "unreached?": [str],
     "foreign_leaves?": _STEP,
     "is_rough?": bool,
+    "has_scaled_loss?": bool,
 }
 _SHAPE: dict[str, Any] = {
     "schema": int,

@@ -113,6 +113,15 @@ def test_gradients_that_are_put_in_the_place_of_old_ones_are_no_leftovers(tmp_pa
 
 
 @pytest.mark.parametrize("clears", [True, False])
+def test_gradients_of_a_head_that_the_loop_calls_are_no_leftovers(tmp_path, clears):
+    model = mlp()
+    model.head = nn.Linear(3, 3)
+    model.forward = lambda x: model[2](model[1](model[0](x)))
+    run, _ = train(tmp_path / "run", model, clears=clears, loss_of=lambda out, y: F.cross_entropy(model.head(out), y))
+    assert run.steps.stale_gradient[1:].to_numpy() == pytest.approx([0.0 if clears else 1.0] * 5)
+
+
+@pytest.mark.parametrize("clears", [True, False])
 def test_of_several_backward_passes_one_without_old_gradients_shows_that_they_are_cleared(tmp_path, clears):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -135,7 +144,7 @@ def test_inputs_outputs_and_labels_are_described(tmp_path):
     assert (x["rows"], x["columns"], x["non_finite"]) == (12, 5, 0)
     output = signals["output"]
     assert (output["criterion"], output["criterion_share"]) == ("cross-entropy", 1.0)
-    assert output["labels"][0] == output["labels"][1] == output["labels"][2] > 0
+    assert output["labels"] == [4, 4, 4]  # of one batch, which all steps share
     assert output["last_operation"] == "AddmmBackward0"
     assert output["first_cross_entropy"] == pytest.approx(run.steps.loss[0])
     assert (signals["unreached"], signals["foreign_leaves"]) == ([], 0)

@@ -228,6 +228,20 @@ def test_frozen_parameters_are_a_note():
     assert (verdict.code, verdict.severity) == ("parameters-without-gradient", "note")
 
 
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_a_weight_that_its_layer_leaves_unused_is_a_note(has_optimizer):
+    model = perceptron()
+    model[0].unused = nn.Parameter(torch.randn(16, 4))
+    verdict = verdict_on(model, optimizer=adam(model) if has_optimizer else None)
+    assert (verdict.code, verdict.severity) == ("parameters-without-gradient", "note")
+
+
+def test_a_batch_that_is_seen_again_has_no_more_labels():
+    model, x, y = nn.Linear(4, 1), X[:16], torch.zeros(16, 1)
+    loss = F.binary_cross_entropy_with_logits
+    assert verdict_on(model, x, lambda out: loss(out, y), optimizer=adam(model)).code == "healthy"
+
+
 # --- nothing is touched -----------------------------------------------------------------------------------------------
 
 

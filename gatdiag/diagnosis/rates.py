@@ -197,7 +197,7 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
         return "gradient norms before clipping were not recorded"
     left = median(facts.clipped_shares)
-    if not left < limit("clip"):
+    if not 0 < left < limit("clip"):  # at 0 the gradients were cleared, see check_signal
         return None
     is_outweighed = _clips_below_decay(facts)
     divides = facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps")
@@ -205,6 +205,9 @@ def check_clipping(facts: Facts) -> Finding | str | None:
         return None  # Adam's steps do not depend on the scale of the gradient
     usual = median(before.to_numpy(float))
     effect = "weight decay outweighs what is left" if is_outweighed else "each step is shorter by that factor"
+    fix = f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.round_to_one_digit(2 * usual):g})"
+    if facts.signals.get("has_scaled_loss"):
+        fix = f"scaler.unscale_(optimizer)  # once per step: else max_norm bounds gradients of the scaled loss\n{fix}"
     of_decay = Evidence("pull of the decay over that of the clipped gradient", _late_pull(facts))
     return facts.finding(
         "clipping-too-tight",
@@ -213,10 +216,7 @@ def check_clipping(facts: Facts) -> Finding | str | None:
         *([of_decay] if is_outweighed else []),
         threshold=f"Flagged below {threshold_text('clip')}.",
         steps=(0, facts.step_count - 1),
-        remedy=Remedy(
-            f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.round_to_one_digit(2 * usual):g})"
-            "  # instead of your call, between loss.backward() and optimizer.step()"
-        ),
+        remedy=Remedy(f"{fix}  # instead of your call, between loss.backward() and optimizer.step()"),
     )
 
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.names import join_names, short
@@ -54,7 +55,8 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     """Parameters that get no gradient: detached, frozen, unused.
 
     An error if the network does not train, unless only a branch is unused, like the last weights of node types without
-    labels in heterogeneous graphs: that does not keep a network from training.
+    labels in heterogeneous graphs: that does not keep a network from training. Nor does a weight that its layer leaves
+    unused, like that of PyG's `ARMAConv` with one layer.
     """
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
@@ -68,7 +70,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         return None  # every gradient is zero: see check_signal
     if never:
         is_error = facts.state in ("failing", "unknown") and _is_cut_off(facts, never)
-        severity: Severity = "error" if is_error else "note" if facts.state == "trained" else "warning"
+        severity: Severity = "error" if is_error else "note" if _is_harmless(facts, never) else "warning"
         text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))
     unfreeze = Remedy("model.requires_grad_(True)  # before the optimizer is created", (Action("unfreeze"),))
@@ -82,6 +84,15 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
     return None
+
+
+def _is_harmless(facts: Facts, never: Sequence[str]) -> bool:
+    """The network trains nevertheless or, before training, it learns or each layer has a parameter with a gradient."""
+    if not facts.is_preflight:
+        return facts.state == "trained"
+    known = [{p["name"] for p in layer["parameters"] if p.get("trainable", True)} for layer in facts.layers]
+    is_partial = not any(names and names.issubset(never) for names in known)
+    return is_partial or (facts.is_learning and not _is_cut_off(facts, never))
 
 
 def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
@@ -152,7 +163,7 @@ def check_cleared(facts: Facts) -> Finding | str | None:
 
 
 def check_signal(facts: Facts) -> Finding | str | None:
-    """The loss does not depend on the output, or all labels are of one class."""
+    """The loss does not depend on the output, all labels are of one class, or gradients are cleared too late."""
     output = facts.output
     if output.get("has_graph") is False:
         return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
@@ -161,17 +172,27 @@ def check_signal(facts: Facts) -> Finding | str | None:
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
         is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
-        return _no_signal(facts, text, Evidence("classes among the labels", 1.0), "warning" if is_early else "error")
+        severity: Severity = "warning" if is_early else "error"
+        return _no_signal(facts, text, Evidence("classes among the labels", 1.0), severity=severity)
     known = facts.gradient_norms[np.isfinite(facts.gradient_norms)]
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
     if facts.unmeasured and not facts.is_non_finite:
         return "gradients of complex or sparse parameters are not measured"
-    if not len(known) and not facts.is_non_finite and not facts.run.meta.get("first_non_finite"):
+    if known.any() or (not len(known) and (facts.is_non_finite or facts.run.meta.get("first_non_finite"))):
+        return None
+    if (norm := median(facts.steps_column("gradient_norm_before_clipping"))) > 0:
+        return _no_signal(
+            facts,
+            "The gradients that loss.backward() computes are gone when the optimizer makes its step: they are cleared "
+            "in between.",
+            Evidence("norm of the gradients after the backward pass, median", norm),
+            remedy=Remedy("optimizer.zero_grad()  # before loss.backward(), not between it and optimizer.step()"),
+            falsified_by="Just before optimizer.step(), p.grad of some parameter is neither None nor zero.",
+        )
+    if not len(known):
         return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
-    if len(known) and (known == 0).all():
-        return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
-    return None
+    return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
 
 
 def check_broadcast(facts: Facts) -> Finding | str | None:
@@ -219,8 +240,8 @@ def _broadcast(facts: Facts, text: str, learned: str, *evidence: Evidence, thres
     )
 
 
-def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, severity: Severity = "error") -> Finding:
-    return facts.finding("no-training-signal", text, evidence, threshold="Exact: no threshold.", severity=severity)
+def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, **more: Any) -> Finding:
+    return facts.finding("no-training-signal", text, evidence, threshold="Exact: no threshold.", **more)
 
 
 def check_mode(facts: Facts) -> Finding | None:

@@ -307,6 +307,16 @@ def test_gradients_that_are_all_zero_are_no_signal(tmp_path):
     assert verdict.code == "no-training-signal"
 
 
+def test_gradients_that_are_cleared_before_the_step_are_neither_missing_nor_clipped(tmp_path):
+    weights = {"norm": still([1.0, 1.0]), "gradient_norm": still([0.0, 0.0])}
+    logged = {"loss": FLAT, "gradient_norm": 0 * FLAT, "gradient_norm_before_clipping": FLAT}
+    diagnosis = diagnose(build(tmp_path / "run", weights=weights, logged=logged))
+    assert diagnosis.verdict.code == "no-training-signal"
+    assert "cleared in between" in diagnosis.verdict.text
+    assert "optimizer.zero_grad()" in diagnosis.verdict.remedy
+    assert "clipping-too-tight" not in {finding.code for finding in diagnosis}
+
+
 def test_a_nan_after_a_huge_step_is_the_learning_rate(tmp_path):
     sizes = {"norm": 1.0, "gradient_norm": 1.0, "update_ratio": 5000.0}
     weights = {name: still([value] * 2, 5) for name, value in sizes.items()}

@@ -180,6 +180,25 @@ def test_a_scaled_loss(tmp_path, given, fused, clips):
     assert same(steps.gradient_norm_before_clipping, before)
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_clipping_of_a_scaled_loss_is_to_follow_unscaling(tmp_path, scales):
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", enabled=scales)
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False) as recorder:
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = loss_of(model, data)
+            scaler.scale(loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            scaler.step(optimizer)
+            scaler.update()
+            recorder.log(loss=loss)
+    diagnosis = gatdiag.diagnose(tmp_path / "run")
+    remedy = next(finding.remedy for finding in diagnosis if finding.code == "clipping-too-tight")
+    assert ("scaler.unscale_(optimizer)" in remedy) == scales
+
+
 @pytest.mark.parametrize("scale", [1e-28, 1e25])
 def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
     model, data = Gat(), graph()

@@ -107,6 +107,6 @@ def check_edges(facts: Facts) -> Finding | str | None:
 
 
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
-    line = "data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)  # before training"
+    line = "data.x = gatdiag.remedies.standardize(data.x)  # before training"
     fix = Remedy(line, (Action("standardize_inputs", {"names": (name,)}),))
     return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=fix)

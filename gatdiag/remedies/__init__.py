@@ -1,4 +1,4 @@
-"""Remedies: changes to a model that let it train, all of which can be undone.
+"""Remedies: changes to a model that let it train, all of which can be undone, and to its inputs.
 
 - `applied`: the base class of what remedies return: `changes`, `undo()`
 - `initialize`: draw new weights by a named scheme, balanced or not
@@ -14,6 +14,7 @@
 - `weight_norm`: fix the Frobenius norm of weight matrices
 - `insertion`: insert normalization layers and skip connections
 - `leaky`: replace ReLU with leaky ReLU
+- `standardize`: scale the columns of features to mean 0 and variance 1
 """
 
 from gatdiag.remedies.applied import Applied, Change
@@ -24,6 +25,7 @@ from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
 from gatdiag.remedies.schedule import Rebalance
 from gatdiag.remedies.schemes import SCHEMES, Scheme
+from gatdiag.remedies.standardize import standardize
 from gatdiag.remedies.weight_norm import weight_normalize_
 
 __all__ = [
@@ -41,5 +43,6 @@ __all__ = [
     "lipschitz_bound",
     "lipschitz_normalize_",
     "rebalance_",
+    "standardize",
     "weight_normalize_",
 ]

@@ -16,6 +16,7 @@ from gatdiag.diagnosis import Action
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names
 from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_
+from gatdiag.remedies.standardize import column_statistics
 
 
 @dataclass
@@ -163,7 +164,7 @@ def _standardize_inputs(treated: TreatedModel, names: Sequence[str]) -> None:
 
     def standardize(name: str, x: Tensor) -> Tensor:
         if name not in known:
-            known[name] = (x.mean(0), x.std(0).clamp(min=1e-6))
+            known[name] = column_statistics(x)
         mean, deviation = known[name]
         return (x - mean) / deviation
 

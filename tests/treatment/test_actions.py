@@ -13,6 +13,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
 from gatdiag.experiments.settings import Network
+from gatdiag.remedies import standardize
 from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
 from tests.treatment.loops import Silent, X, loop, make
 
@@ -88,9 +89,9 @@ def test_a_step_that_raises_leaves_the_rate_as_it_was():
 
 
 def test_inputs_are_those_of_the_pasted_line():
-    scaled = 50 * X + 3
-    got = trained([Action("standardize_inputs", {"names": ("input",)})], loop(0.1, 5, x=scaled))
-    assert same(got, trained([], loop(0.1, 5, x=(scaled - scaled.mean(0)) / scaled.std(0))))
+    for scaled in (50 * X + 3, 1e-10 * X):
+        got = trained([Action("standardize_inputs", {"names": ("input",)})], loop(0.1, 5, x=scaled))
+        assert same(got, trained([], loop(0.1, 5, x=standardize(scaled))))
     broken = X.clone()
     broken[3, 1], broken[4, 2] = torch.nan, torch.inf
     got = trained([Action("replace_non_finite_inputs", {"names": ("input",)})], loop(0.1, 5, x=broken))

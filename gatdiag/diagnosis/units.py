@@ -45,6 +45,8 @@ def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | N
     is_of_gradients = column == "gradient_dead_fraction"
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):
         return None  # without any gradient, nothing can be said about units
+    if is_of_gradients and _is_cut_off(values_at_step(frame, "layer", column), shares):
+        return None
     if is_of_gradients:  # the last such layer comes first: dead units cut off all layers before them
         shares = dict(reversed(shares.items()))
     flagged = frame[frame[column] >= limit("dead")]
@@ -68,6 +70,15 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], unit
         layers=dead,
         steps=(since,),
     )
+
+
+def _is_cut_off(first: dict[str, float], last: dict[str, float]) -> bool:
+    """From the start, exactly the layers up to one get no gradient at all.
+
+    So something behind that layer passes none, like rounding: dead units there would be zero inputs of the next layer.
+    """
+    cut = [share == 1 for share in last.values()]
+    return cut[0] and cut == sorted(cut, reverse=True) and cut == [share == 1 for share in first.values()]
 
 
 def _has_partial_gradients(facts: Facts) -> bool:

@@ -16,7 +16,10 @@ from gatdiag.names import join_names, short
 
 _MAX_NAMES = 3  # in a sentence
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
-_PRINT_MISSING = "print([name for name, p in model.named_parameters() if p.grad is None])  # after loss.backward()"
+_PRINT_MISSING = (
+    "print([name for name, p in model.named_parameters() if p.grad is None or p.grad.norm() == 0])"
+    "  # after loss.backward()"
+)
 
 
 def check_optimizer(facts: Facts) -> Finding | str | None:
@@ -108,7 +111,10 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
 
 def _look_behind(names: Sequence[str]) -> Remedy:
     module = names[0].rpartition(".")[0] or names[0]
-    look = f"# look for .detach(), .data, torch.no_grad(), .argmax() or .item() between {module} and the loss:"
+    look = (
+        f"# look for .detach(), .data, torch.no_grad(), .argmax(), .round(), .sign() or .item() between {module} and "
+        "the loss:"
+    )
     return Remedy(f"{look}\n{_PRINT_MISSING}")
 
 

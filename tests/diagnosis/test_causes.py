@@ -763,6 +763,33 @@ def test_evaluation_mode_is_a_cause_where_batch_normalization_does_not_normalize
     assert ("dead-units" in found) == (losses is FLAT and severity != "error")
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "code"),
+    [
+        ([1, 1, 0], [1, 1, 0], "parameters-without-gradient"),
+        ([1, 1, 0.5], [1, 1, 0.95], "parameters-without-gradient"),
+        ([0.5, 0.5, 0], [1, 1, 0], "dead-units"),  # they died
+        ([0.95, 0.95, 0], [0.95, 0.95, 0], "dead-units"),
+        ([0, 1, 0], [0, 1, 0], "dead-units"),  # a branch beside a skip connection
+    ],
+)
+def test_an_operation_without_gradient_kills_no_units(tmp_path, first, last, code):
+    """Such as `torch.round`: nothing before it gets a gradient, although no layer's inputs are zero."""
+    shares = still(last)
+    shares[:-1] = first
+    weights = {"norm": still([1.0] * 3), "gradient_norm": still(np.array(first) < 1)}
+    run = build(
+        tmp_path / "run",
+        layers={"gradient_dead_fraction": shares},
+        weights=weights,
+        logged={"loss": FLAT},
+        signals={"zero_inputs": {"convs.1": {"first": 0.2, "since": None, "last": 0.2}}},
+    )
+    verdict = diagnose(run).verdict
+    assert verdict.code == code
+    assert "dead-units" not in [symptom.code for symptom in verdict.symptoms] or code == "dead-units"
+
+
 DROPPED = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 30, "last": 1.0}}}
 
 

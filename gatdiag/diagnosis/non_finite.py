@@ -15,6 +15,16 @@ from gatdiag.run import Run
 
 _MAX_COUNT = 1e18  # a count in a damaged file may be infinite
 _IN_ORDER = ("weight", "output", "gradient of the output", "gradient of the weight")
+# Where the operation is: inputs of layers are not recorded, so an output may be NaN because its input is.
+_BEFORE, _BEHIND, _ANYWHERE = "in or before {}", "after {}, or in the loss,", "that {} depends on"
+_OPERATION = {"output": _BEFORE, "output gradient": _BEHIND, "gradient of the output": _BEHIND}
+_ANOMALY = "torch.autograd.set_detect_anomaly(True)  # names an operation whose gradient is NaN"
+_PRINT_INPUTS = (
+    "model.get_submodule({0!r}).register_forward_pre_hook(lambda _, args: print(\n"
+    "    [bool(x.isfinite().all()) for x in args if torch.is_tensor(x)]))  # False: it is before {0}"
+)
+
+_FINITE = "The inputs or the weights of the model are NaN or infinite already."
 
 
 def check_non_finite(facts: Facts) -> Finding | str | None:
@@ -29,7 +39,10 @@ def check_non_finite(facts: Facts) -> Finding | str | None:
     named = join_names(map(short, (first["parameters"] or first["layers"])[:3])) or "the loss"
     places = {"loss": named, "weight": f"the parameter {named}", "gradient of the weight": f"the gradient of {named}"}
     place = places.get(first["where"], f"the {first['where']} of {named}")
-    is_after = first["where"] in ("output gradient", "gradient of the output")  # computed by what follows the layer
+    operation = _OPERATION.get(first["where"], _ANYWHERE)
+    look, falsified_by = _ANOMALY, ""
+    if operation == _BEFORE:
+        look, falsified_by = _PRINT_INPUTS.format(first["layers"][0]), _FINITE
     if facts.is_of_checkpoints:
         code = "non-finite"
         entries = "entry" if first["count"] == 1 else "entries"
@@ -42,8 +55,8 @@ def check_non_finite(facts: Facts) -> Finding | str | None:
         code = "nonfinite-operation"
         text = (
             f"At step {first['step']:,} {place} became {first['kind']} although no earlier value was large: an "
-            f"operation {'after it, or in the loss,' if is_after else 'there'} is undefined for its input (log or sqrt "
-            "of zero, 0 / 0), in the forward or the backward pass."
+            f"operation {operation.format('it')} is undefined for its input (log or sqrt of zero, 0 / 0), in the "
+            f"forward {'pass' if operation == _BEFORE else 'or the backward pass'}."
         )
     counts = [Evidence("NaN or infinite values", first["count"], "entries")] if first["count"] else []
     return facts.finding(
@@ -57,9 +70,9 @@ def check_non_finite(facts: Facts) -> Finding | str | None:
         steps=(first["step"],),
         remedy=Remedy(
             "x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): "
-            f"{'after' if is_after else 'in'} {named}\n"
-            "torch.autograd.set_detect_anomaly(True)  # names the operation"
+            f"{operation.format(named).rstrip(',')}\n{look}"
         ),
+        falsified_by=falsified_by,
     )
 
 

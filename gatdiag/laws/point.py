@@ -145,7 +145,8 @@ def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: 
         for tensor in parameters.values():
             tensor.grad = torch.zeros_like(tensor, requires_grad=False)
         check_time()
-        torch.autograd.backward(ends, cotangents, retain_graph=retain)
+        with torch.autograd.set_detect_anomaly(False):  # what is not finite is seen by the caller
+            torch.autograd.backward(ends, cotangents, retain_graph=retain)
         return {name: tensor.grad for name, tensor in parameters.items() if name in reached and tensor.grad is not None}
     except GatdiagError:
         raise

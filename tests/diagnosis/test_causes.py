@@ -336,9 +336,14 @@ def test_a_nan_after_a_huge_step_is_the_learning_rate(tmp_path):
         ),
         (
             {"layers": {"non_finite": [[0.0, 0.0], [0.0, 3.0], [4.0, 4.0]]}},
-            "At step 1 the output of convs.1 became NaN or infinite",
+            "At step 1 the output of convs.1 became NaN or infinite although no earlier value was large: an operation "
+            "in or before it is undefined for its input (log or sqrt of zero, 0 / 0), in the forward pass.",
         ),
-        ({"weights": {"gradient_non_finite": [[1.0, 0.0]]}}, "the gradient of convs.0.lin_l.weight"),
+        (
+            {"weights": {"gradient_non_finite": [[1.0, 0.0]]}},
+            "the gradient of convs.0.lin_l.weight became NaN or infinite although no earlier value was large: an "
+            "operation that it depends on is undefined",
+        ),
         ({"logged": {"loss": [1.4, 0.2, math.nan, math.nan]}}, "At step 2 the loss became NaN"),
         ({"logged": {"loss": [1.4, math.inf, math.nan]}}, "At step 1 the loss became infinite"),
     ],
@@ -347,6 +352,9 @@ def test_the_first_value_that_is_not_finite_is_named(tmp_path, given, words):
     verdict = diagnose(build(tmp_path / "run", **given)).verdict
     assert (verdict.code, verdict.severity) == ("nonfinite-operation", "error")
     assert words in verdict.text
+    looks_forward = "the output of convs.1" in verdict.text
+    assert ("convs.1').register_forward_pre_hook" in verdict.remedy) == looks_forward
+    assert ("set_detect_anomaly" in verdict.remedy + verdict.falsified_by) != looks_forward
 
 
 @pytest.mark.parametrize("rates", [np.geomspace(0.1, 1e-9, STEPS), [0.001, 0.01, *(0.1 * 0.3 ** np.arange(STEPS - 2))]])

@@ -1,5 +1,6 @@
 """What every law is checked against: random points near the weights and far from them, and large steps along it."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -93,7 +94,8 @@ def test_the_own_weights_are_taken_where_no_point_near_them_is_finite() -> None:
     assert gather(Narrow(), torch.randn(5, 3)).point.weights["weight"].tolist() == [2.0] * 3
 
 
-def test_nothing_finite_anywhere_is_refused() -> None:
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_nothing_finite_anywhere_is_refused(is_strict: bool) -> None:
     class Never(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +104,12 @@ def test_nothing_finite_anywhere_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x * self.weight) / torch.zeros(3)
 
-    with pytest.raises(ModelError, match="not finite"):
+    # anomaly mode would raise another error and print where the forward pass was
+    with (
+        torch.autograd.set_detect_anomaly(is_strict),
+        warnings.catch_warnings(action="error"),
+        pytest.raises(ModelError, match="not finite"),
+    ):
         gather(Never(), torch.randn(5, 3))
 
 

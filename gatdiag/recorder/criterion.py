@@ -1,8 +1,8 @@
 """Statistics of a model's inputs and outputs, and the loss function, identified by its gradient at the output.
 
 With logits o, the gradient of cross-entropy is k (softmax(o) - onehot) and that of `nll_loss` is -k onehot; its
-smallest entry is the label. The loss itself is not accessed. A softmax or sigmoid before a loss that applies another
-one is visible in the gradient, too.
+smallest entry is the label. With weights of classes, each label has its own k. The loss itself is not accessed. A
+softmax or sigmoid before a loss that applies another one is visible in the gradient, too.
 """
 
 import math
@@ -20,6 +20,7 @@ _MAX_MISFIT: Final = 1e-2  # relative to dL/dout
 _FACTOR: Final = 10.0
 _MAX_ROUNDINGS: Final = 1e3
 _TWICE_MIN_ROWS: Final = 3
+_WEIGHTED_MIN_ROWS: Final = 3  # for each class, on average
 _SIGNIFICANT_ROW: Final = 0.1  # of the largest row norm; smaller rows do not count
 _MAX_ROWS: Final = 5000  # for labels; evenly spaced, because in link prediction all positive pairs come first
 _MAX_FITTED_ROWS: Final = 500  # for the loss
@@ -98,18 +99,33 @@ def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
         return "", float("nan"), None
     fitted = g[:_MAX_FITTED_ROWS]
-    misfits = {name: _misfit(fitted, shape) for name, shape in _gradient_shapes(o[:_MAX_FITTED_ROWS], fitted).items()}
+    shapes = _gradient_shapes(o[:_MAX_FITTED_ROWS], fitted)
+    misfits = {name: _misfit(fitted, shape) for name, shape in shapes.items()}
     rare = (*TWICE, *_UNNAMED)
-    best = min(misfits, key=lambda n: _FACTOR * max(misfits[n], rounding) if n in rare else misfits[n])
+    best = min(misfits, key=lambda n: (_FACTOR if n in rare else 1) * max(misfits[n], rounding))
     max_misfit = min(_MAX_MISFIT, _MAX_ROUNDINGS * rounding) if best in TWICE else _MAX_MISFIT
     sizes = fitted.norm(dim=1)
     may_be_chance = best in TWICE and int((sizes > _SIGNIFICANT_ROW * sizes.max()).sum()) < _TWICE_MIN_ROWS
+    if not misfits[best] < _MAX_MISFIT and (weighted := _identify_weighted(fitted, shapes, _MAX_ROUNDINGS * rounding)):
+        return *weighted, None  # the loss of a constant prediction depends on the weights, too
     if best in _UNNAMED or may_be_chance or not misfits[best] < max_misfit:
         return "", misfits[best], None
     labels = _count_labels(best, g)
     if labels is not None and labels.max() == labels.sum() and not _shows_one_class(fitted, misfits[best], rounding):
         labels = None
     return best, misfits[best], labels
+
+
+def _identify_weighted(g: Tensor, shapes: dict[str, Tensor], max_misfit: float) -> tuple[str, float] | None:
+    """Name and misfit of a loss with a weight for each class; None if there are too few rows to tell."""
+    onehot, sizes = _onehot(g), g.norm(dim=1)
+    rows = onehot[sizes > _SIGNIFICANT_ROW * sizes.max()].sum(0)
+    if rows.sum() < _WEIGHTED_MIN_ROWS * (rows > 0).sum():
+        return None
+    for name in ("cross-entropy", "nll"):
+        if name in shapes and (misfit := _misfit(g, shapes[name], onehot)) < max_misfit:
+            return name, misfit
+    return None
 
 
 def _count_labels(name: str, g: Tensor) -> Tensor | None:
@@ -251,10 +267,20 @@ def _onehot(g: Tensor) -> Tensor:
     return torch.zeros_like(g).scatter_(1, g.argmin(1, keepdim=True), 1.0)
 
 
-def _misfit(g: Tensor, shape: Tensor) -> float:
-    """Norm of g without its projection on the shape, relative to g; infinite if the projection is negative."""
-    factor = (g * shape).sum() / shape.square().sum().clamp(min=_TINY)
-    return float((g - factor * shape).norm() / g.norm().clamp(min=_TINY)) if factor > 0 else float("inf")
+def _misfit(g: Tensor, shape: Tensor, groups: Tensor | None = None) -> float:
+    """Norm of g without its projection on the shape, relative to g; infinite if the projection is negative.
+
+    Args:
+        g: (rows, columns).
+        shape: (rows, columns).
+        groups: (rows, groups), with a 1 in the group of each row, which are projected apart; by default all rows are
+            one group.
+    """
+    groups = g.new_ones(len(g), 1) if groups is None else groups
+    common, size = (groups.T @ (each * shape).sum(1) for each in (g, shape))
+    factor = groups @ (common / size.clamp(min=_TINY))
+    left = g - factor[:, None] * shape
+    return float(left.norm() / g.norm().clamp(min=_TINY)) if bool((factor > 0).all()) else float("inf")
 
 
 def zero_column_fraction(x: Tensor) -> float | None:

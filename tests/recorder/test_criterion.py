@@ -126,6 +126,34 @@ def test_the_loss_is_told_by_its_gradient(name, dtype):
         assert labels.tolist() == torch.bincount(LABELS[rows], minlength=3).tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_weights_of_classes_do_not_hide_the_loss(classes, dtype):
+    torch.manual_seed(0)
+    o, y, weight = torch.randn(60, classes, dtype=dtype), torch.arange(60) % classes, torch.rand(classes).to(dtype)
+    for name, given, loss in (
+        ("cross-entropy", o, F.cross_entropy),
+        ("cross-entropy", o.softmax(1), F.cross_entropy),
+        ("nll", o.log_softmax(1), F.nll_loss),
+    ):
+        found, _, labels = criterion.identify(given, gradient(given, lambda o, loss=loss: loss(o, y, weight)))
+        assert (found, labels) == (name, None)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 5.0])
+@pytest.mark.parametrize("name", ONCE)
+def test_a_factor_for_each_label_makes_no_other_loss_a_classification(name, scale, monkeypatch):
+    for seed in range(10):
+        torch.manual_seed(seed)
+        for classes in (2, 3):
+            o, y = scale * torch.randn(40, classes), torch.randint(0, classes, (40,))
+            g = gradient(o, lambda o, y=y: ONCE[name](o, y))
+            found = criterion.identify(o, g)[0]
+            with monkeypatch.context() as without:
+                without.setattr(criterion, "_identify_weighted", lambda *_: None)
+                assert criterion.identify(o, g)[0] == found
+
+
 def test_labels_are_those_of_all_rows_where_one_class_comes_before_the_other():
     """As in link prediction: positive pairs first, then negative ones."""
     target = torch.arange(20_000) < 10_000

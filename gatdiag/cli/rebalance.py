@@ -118,10 +118,10 @@ def _balance(
         _difference_line("in the model's own precision", done.own),
         f"the model ran on {case.source}",
     ]
-    own = {name: parameter.detach() for name, parameter in case.model.named_parameters()}
     names = _all_names(case.model, done.scales, found.names)
-    weights, scales = ({each: of[name] for name in names for each in names[name]} for of in (own, done.scales))
-    return weights, scales, [*lines, *_skipped_lines(done.skipped)]
+    scales = {each: done.scales[name] for name in names for each in names[name]}
+    weights = {name: checkpoint.tensors[name] * scale for name, scale in scales.items()}  # with the digits of the file
+    return weights, scales, [*lines, *_skipped_lines(done.skipped), *found.describe_differences(3)]
 
 
 def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

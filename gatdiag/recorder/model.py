@@ -33,6 +33,7 @@ from gatdiag.structure.program import Program
 # Laws with a larger delta at the first step, relative to its terms, are dropped. The largest of 381 models was 2e-5 in
 # float32 and 0.12 in bfloat16; accelerators may come near that with TF32, their default.
 _MAX_DELTA, _MAX_DELTA_LOW_PRECISION = 1e-3, 0.3
+_SMALLEST = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
 _NEGLIGIBLE = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pass; or a `Program` as the only argument
@@ -136,7 +137,8 @@ def drop_disproved_laws(
     size = (delta / residual).nan_to_num(0.0, 0.0)
     is_testable = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
     limit = _MAX_DELTA_LOW_PRECISION if is_low_precision else _MAX_DELTA
-    violated = is_testable & (residual > limit) & (size >= _NEGLIGIBLE * size.max()) & residual.isfinite()
+    is_accurate = (size >= _NEGLIGIBLE * size.max()) & (size >= _SMALLEST)
+    violated = is_testable & (residual > limit) & is_accurate & residual.isfinite()
     if not bool(violated.any()):
         return plan, None
     reason = (

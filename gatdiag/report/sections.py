@@ -48,7 +48,7 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     """The section of one run; the options are those of its overview."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     diagnosis = None if is_empty(run) else diagnose(run)
-    verdict_name = diagnosis.verdict.figure if diagnosis else ""
+    verdict_name = diagnosis.verdict.figure if diagnosis is not None else ""
     drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, verdict_name)}
     blocks = {
         name: figure_block(one, [run], anchor, **(options if name == _OVERVIEW else {})) for name, one in drawn.items()

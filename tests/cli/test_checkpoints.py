@@ -196,6 +196,38 @@ class TestRebalance:
             if dtype is torch.float32:
                 torch.testing.assert_close(of_weights(after, graph), of_weights(before, graph), rtol=1e-5, atol=1e-6)
 
+    def test_weights_in_double_precision_keep_their_digits(self, saved, graph, tmp_path):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        generator = torch.Generator().manual_seed(0)
+        before = {
+            f"{part}.{name}": tensor.double() * (1 + 1e-9 * torch.randn(tensor.shape, generator=generator))
+            for part in ("generator", "discriminator")
+            for name, tensor in state.items()
+        }
+        torch.save(before, tmp_path / "in.pt")
+        done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
+        assert done.exit_code == 0, done.stderr
+        assert "(not used): 'discriminator.convs.0." in done.stdout
+        after = torch.load(tmp_path / "out.pt")
+        assert all(torch.equal(after[name], before[name]) for name in before if name.startswith("discriminator."))
+        model = network(graph.num_features, 4).double()
+        outputs = []
+        for states in (before, after):
+            own = {n.removeprefix("generator."): t for n, t in states.items() if n.startswith("generator.")}
+            model.load_state_dict(own)
+            outputs.append(model(graph.x.double(), graph.edge_index))
+        torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize(("source", "target"), [("in.pt", "out.safetensors"), ("in.safetensors", "out.pt")])
+    def test_a_name_of_the_other_format_is_refused(self, saved, tmp_path, source, target):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        torch.save(state, tmp_path / "in.pt")
+        save_file({name: tensor.clone() for name, tensor in state.items()}, tmp_path / "in.safetensors")
+        done = run("rebalance", tmp_path / source, tmp_path / target)
+        assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+        assert "needs the same ending" in done.stderr
+        assert not (tmp_path / target).exists()
+
     def test_weights_that_are_not_finite_are_refused(self, saved, tmp_path):
         state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
         torch.save({name: torch.full_like(tensor, math.nan) for name, tensor in state.items()}, tmp_path / "in.pt")

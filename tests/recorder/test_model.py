@@ -200,3 +200,8 @@ def test_rounding_in_low_precision_disproves_nothing(tmp_path):
     run = train(tmp_path / "run", steps=3, loss_of=loss_in_bfloat16).run
     assert len(run.laws) == MODEL_HAS
     assert run.neurons.delta.abs().max() > 1e-6
+
+
+def test_rounding_of_gradients_that_underflow_disproves_nothing(tmp_path):
+    run = train(tmp_path / "run", steps=2, loss_of=lambda model, data: loss_of(model, data) * 1e-42).run
+    assert len(run.laws) == MODEL_HAS

@@ -164,6 +164,15 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
     assert {"b", "i"}.isdisjoint(reader.tags)
 
 
+def test_the_verdict_is_there_where_no_check_found_anything(tmp_path, few_figures):
+    run = build(tmp_path / "run", logged={"loss": np.geomspace(2.0, 0.01, 60)}, **NO_LAYERS)
+    diagnosis = gatdiag.diagnose(run)
+    assert (diagnosis.findings, diagnosis.verdict.code) == ((), "healthy")
+    (page,) = [render_page([run])]
+    assert "No problem found" in page
+    assert f"{len(diagnosis.skipped)} checks skipped" in page
+
+
 def test_several_runs_are_compared_first(stuck, tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "figures_for", lambda runs: [])
     other = gatdiag.load(synthetic_run(tmp_path / "other", steps=20, layers=5, neurons=2))

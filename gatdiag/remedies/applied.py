@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -139,10 +140,12 @@ def unwrap_model(model: Any) -> nn.Module:
     return unwrap(model)
 
 
-def check_not_scripted(name: str, module: nn.Module) -> None:
-    """Raise `ModelError` if a layer is scripted, so that its forward pass cannot be changed."""
+def check_not_generated(name: str, module: nn.Module) -> None:
+    """Raise `ModelError` if the forward pass of a layer is code that torch generated, so that it cannot be changed."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ModelError(f"{name or 'The model'} was compiled by torch.jit.script: apply the remedy before that")
+    if isinstance(module, GraphModule):  # every copy gets a class of its own, in which a mixin would call itself
+        raise ModelError(f"{name or 'The model'} was traced by torch.fx (to_hetero): change its forward before that")
 
 
 def check_positive(name: str, value: Any) -> float:

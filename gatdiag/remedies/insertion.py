@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names
-from gatdiag.remedies.applied import Applied, add_mixin, check_not_scripted, remove_mixin, unwrap_model
+from gatdiag.remedies.applied import Applied, add_mixin, check_not_generated, remove_mixin, unwrap_model
 
 _SLOT = "inserted"
 
@@ -92,8 +92,8 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
 
     Raises:
         InputError: No layer matches, or `module` is not a module.
-        ModelError: A layer already has a module of this class inserted, or is scripted. Nothing was changed. Widths
-            that do not match raise an error in the forward pass.
+        ModelError: A layer already has a module of this class inserted, or is scripted or traced. Nothing was changed.
+            Widths that do not match raise an error in the forward pass.
 
     Source:
         PairNorm: Zhao & Akoglu, ICLR 2020. Skip connections against oversmoothing: Park et al., arXiv 2506.04653.
@@ -156,7 +156,7 @@ def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -
 
 
 def _check_can_insert(name: str, layer: nn.Module, module: nn.Module) -> None:
-    check_not_scripted(name, layer)
+    check_not_generated(name, layer)
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
         raise InputError(f"{name} is a container that is not called: name its layers instead, such as '{name}.*'")
     if isinstance(layer, nn.Sequential):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from gatdiag.remedies.applied import Applied, add_mixin, check_not_scripted, check_positive, remove_mixin, unwrap_model
+from gatdiag.remedies.applied import Applied, add_mixin, check_not_generated, check_positive, remove_mixin, unwrap_model
 
 _SLOPE = "_gatdiag_slope"
 _IN_PLACE = (torch.relu_, F.relu_, Tensor.relu_)
@@ -30,7 +30,7 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
 
     Raises:
         InputError: An argument is invalid.
-        ModelError: The model is scripted.
+        ModelError: The model is scripted, or traced by torch.fx.
 
     Source:
         Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
@@ -45,7 +45,7 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
         tensor([0., 2.])
     """
     user = unwrap_model(model)
-    check_not_scripted("", user)
+    check_not_generated("", user)
     slope = check_positive("slope", slope)
     applied, before = Applied("leaky_relu"), getattr(user, _SLOPE, None)
 

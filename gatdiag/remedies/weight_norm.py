@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
-from gatdiag.remedies.applied import Applied, add_mixin, check_not_scripted, check_positive, remove_mixin, unwrap_model
+from gatdiag.remedies.applied import Applied, add_mixin, check_not_generated, check_positive, remove_mixin, unwrap_model
 from gatdiag.roles import FEATURE
 from gatdiag.structure import discover
 from gatdiag.structure.from_names import FROBENIUS_NORM
@@ -35,7 +35,7 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
     Raises:
         InputError: An argument is invalid.
         ModelError: The model has no weight matrix, or one is already reparametrized (weight normalization, spectral
-            normalization, pruning) or belongs to a scripted layer. Nothing was changed.
+            normalization, pruning) or belongs to a scripted or traced layer. Nothing was changed.
 
     Source:
         Park & Kim, "Taming Gradient Oversmoothing and Expansion in Graph Neural Networks", arXiv 2410.04824.
@@ -54,7 +54,7 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
         for path, module in user.named_modules():  # tied weights are in several modules
             for name, parameter in list(module.named_parameters(path, recurse=False)):
                 if any(parameter is weight for weight in weights):
-                    check_not_scripted(path, module)
+                    check_not_generated(path, module)
                     _normalize_(applied, name, module, c)
         return applied
 

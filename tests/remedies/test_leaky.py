@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.models import gcn
 from gatdiag.laws import find_laws
 from gatdiag.remedies import leaky_relu_
@@ -81,3 +81,15 @@ def test_the_laws_are_those_of_before():
 def test_a_slope_is_a_positive_number(slope):
     with pytest.raises(InputError):
         leaky_relu_(Model(torch.relu), slope)
+
+
+@pytest.mark.parametrize(
+    ("generate", "message"),
+    [(torch.jit.script, r"compiled by torch\.jit\.script"), (torch.fx.symbolic_trace, r"traced by torch\.fx")],
+    ids=["scripted", "traced"],
+)
+def test_code_that_torch_generated_is_refused(generate, message):
+    model = generate(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    with pytest.raises(ModelError, match=message):
+        leaky_relu_(model)
+    assert torch.equal(copy.deepcopy(model)(X), model(X))

@@ -132,7 +132,7 @@ def _isolated_copy(
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        copied_model, states = copy_model(model, [_optimizer_state(optimizer) for optimizer in optimizers])
+        copied_model, states = copy_model(model, [*map(_optimizer_state, optimizers)], args, kwargs)
         try:
             args, kwargs = map_tensors((args, kwargs), _copy_tensor)
         except Exception as error:

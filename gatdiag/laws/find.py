@@ -27,7 +27,7 @@ from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import Inputs, sample_inputs
 from gatdiag.structure.layers import Structure
-from gatdiag.structure.replica import Caller, Replica, replicate, unwrap
+from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
 
 OUTPUT = "the output"
 
@@ -87,7 +87,7 @@ def find_laws_with_structure(
     """As `find_laws`, for a model whose structure is known already."""
     user = unwrap(model)
     replica = replicate(user, args, kwargs)
-    trained = {name: parameter for name, parameter in user.named_parameters() if parameter.requires_grad}
+    trained = {name: parameter for name, parameter in initialized_parameters(user).items() if parameter.requires_grad}
     if obstacle := why_not_repeatable(replica):
         return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
     if shared := find_shared_memory(trained):

@@ -111,7 +111,7 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_i
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    weights.add_parameters(tensor for tensor in model.parameters() if tensor.requires_grad)
+    weights.add_parameters(tensor for tensor in model.parameters() if tensor.requires_grad and not is_lazy(tensor))
     plan = RecordingPlan(structure, layers, weights, error=error)
     if "balance" not in settings.selection.every:
         return plan

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.errors import ModelError
@@ -36,7 +37,8 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
         The structure. A shared parameter is in the first layer, in module order, that holds it.
 
     Raises:
-        ModelError: The model has no parameters, is lazy, cannot be copied, or its forward pass fails on the inputs.
+        ModelError: The model has no parameters or cannot be copied, a layer that it uses is lazy, or its forward pass
+            fails on the inputs.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
@@ -51,7 +53,7 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
         2
     """
     model = unwrap(model)
-    check_initialized(model)
+    check_initialized(model, args, kwargs)
     drafts = _draft_layers(model)
     if not any(draft.names for draft in drafts.values()):
         raise ModelError(
@@ -81,7 +83,7 @@ def _draft_layers(model: nn.Module) -> dict[str, _Draft]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     drafts: dict[str, _Draft] = {}
     for draft, module in _walk_modules(model, "", None, set()):
-        own = [id(parameter) for parameter in module._parameters.values() if parameter is not None]
+        own = [id(p) for p in module._parameters.values() if p is not None and not is_lazy(p)]
         if own or draft.adapter in ADAPTERS:
             drafts.setdefault(draft.path, draft)
         draft.names += [names.pop(key) for key in own if key in names]

@@ -27,7 +27,7 @@ class Replica:
         model: The copy. Shared parameters are shared in it. It has only the forward hooks of torch and PyG, of which
             weight normalization, pruning and lazy initialization consist. The user's hooks are removed, because they
             may write to other objects; so a hook that changes the model's output is not analyzed.
-        parameters: Name -> parameter of the copy, named and ordered as in `named_parameters()` of the user's model.
+        parameters: Name -> parameter of the copy, named and ordered as in `initialized_parameters` of the user's model.
         args: Positional inputs, detached. They share memory with the user's until they are converted.
         kwargs: Keyword inputs, likewise.
     """
@@ -35,7 +35,7 @@ class Replica:
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Of a model that is a copy already; use `replicate` to make one."""
         self.model = model
-        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
+        self.parameters: dict[str, nn.Parameter] = initialized_parameters(model)
         self.args = args
         self.kwargs = dict(kwargs)
         self._dtype: torch.dtype | None = None
@@ -141,7 +141,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         (torch.Size([5, 2]), 0)
     """
     model = unwrap(model)
-    copied, _ = copy_model(model, None)
+    copied, _ = copy_model(model, None, args, kwargs)
     with torch.no_grad():
         try:
             args, named = map_tensors((args, dict(kwargs or {})), _detach)
@@ -153,13 +153,19 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     return Replica(copied, args, named)
 
 
-def copy_model(model: nn.Module, others: T) -> tuple[nn.Module, T]:
+def copy_model(
+    model: nn.Module, others: T, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, T]:
     """Copy a model without the user's hooks, and other objects that hold its parameters, such as optimizer states.
 
     Raises:
-        ModelError: A layer is lazy and not yet initialized, or the model cannot be copied.
+        ModelError: A layer that is used on these inputs is lazy and not yet initialized, or the model cannot be copied.
     """
-    check_initialized(model)
+    check_initialized(model, args, kwargs)
+    return _copy(model, others)
+
+
+def _copy(model: nn.Module, others: T) -> tuple[nn.Module, T]:
     with torch.no_grad():
         try:
             copied, copied_others = duplicate((model, others), omit=list(_backward_hooks(model)))
@@ -170,7 +176,7 @@ def copy_model(model: nn.Module, others: T) -> tuple[nn.Module, T]:
                 f"{_reason(error)}. Remove what cannot be copied (open files, locks, generators) from its attributes."
             ) from error
         for original, twin in zip(model.parameters(), copied.parameters(), strict=True):
-            twin.requires_grad_(original.requires_grad)  # scripted modules lose it
+            twin.requires_grad = original.requires_grad  # scripted modules lose it
     return copied, copied_others
 
 
@@ -185,16 +191,38 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def check_initialized(model: nn.Module) -> None:
-    """Raise `ModelError` if a parameter or buffer of the model is lazy."""
+def initialized_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name -> parameter that has a shape, as in `named_parameters()`."""
+    return {name: parameter for name, parameter in model.named_parameters() if not is_lazy(parameter)}
+
+
+def check_initialized(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raise `ModelError` if a parameter or buffer of the model is lazy; with inputs, only if a call initializes it.
+
+    A layer that is never called stays lazy: that of the edge features in a `GATConv` on a graph that has none.
+    """
+    lazy = _lazy_layers(model)
+    if lazy and (args or kwargs) and not any(map(is_lazy, model.buffers())):  # these cannot be copied
+        trial = Replica(_copy(model, None)[0], args, kwargs or {})
+        unused = trial.run_no_grad(lambda _: _lazy_layers(trial.model))
+        lazy = {path: names for path, names in lazy.items() if path not in unused}
+    for path, names in lazy.items():
+        layer = _describe_layer(path, dict(model.named_modules())[path])
+        raise ModelError(
+            f"Expected an initialized model, but {layer} is lazy: {', '.join(names)} has no shape yet. First "
+            "run it once on the data: model(x, edge_index). If it stays lazy, it is never called: leave it out, as by "
+            "edge_dim=None."
+        )
+
+
+def _lazy_layers(model: nn.Module) -> dict[str, list[str]]:
+    """Path of a lazy layer -> names of its tensors without a shape."""
+    found: dict[str, list[str]] = {}
     for path, module in model.named_modules():
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        lazy = [name for name, tensor in own if is_lazy(tensor)]
-        if lazy:
-            raise ModelError(
-                f"Expected an initialized model, but {_describe_layer(path, module)} is lazy: {', '.join(lazy)} has no "
-                "shape yet. First run it once on the data: model(x, edge_index)."
-            )
+        if names := [name for name, tensor in own if is_lazy(tensor)]:
+            found[path] = names
+    return found
 
 
 def _remove_user_hooks(model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Layers and models that are not a plain stack of convolutions."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -149,6 +150,33 @@ def test_a_lazy_model(tmp_path):
     assert run.layer_names == ("conv", "head")
     assert (run.layers.groupby("step").size() == 2).all()
     assert len(run.neurons) == 3 * 4
+
+
+def test_a_lazy_layer_that_is_never_called_is_not_recorded(tmp_path):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = GATConv(5, 4, edge_dim=0), nn.Linear(4, 3)
+
+        def forward(self, x, edge_index):
+            return self.head(F.relu(self.conv(x, edge_index)))
+
+    data = graph()
+    run = recorded(tmp_path / "run", Model(), data.x, data.edge_index)
+    assert run.layer_names == ("conv", "head")
+    assert len(run.neurons) > 0
+    assert "conv.lin_edge.weight" not in set(run.parameters.parameter)
+
+
+def test_what_is_not_recorded_is_not_said_to_be(tmp_path):
+    model = nn.Linear(5, 3)
+    model.unused = nn.LazyLinear(3)
+    optimizer = sgd(model)
+    with warnings.catch_warnings(record=True) as caught, gatdiag.watch(model, tmp_path / "run"):
+        warnings.simplefilter("always")
+        F.linear(graph().x, model.weight).sum().backward()  # the model's inputs stay unknown
+        optimizer.step()
+    assert ["unused' (LazyLinear) is lazy" in str(warning.message) for warning in caught] == [True]
 
 
 def test_graphs_in_batches_are_pooled(tmp_path):

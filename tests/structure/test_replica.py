@@ -250,6 +250,17 @@ def test_lazy_layers_are_refused(layer):
         replicate(nn.Sequential(layer), (X,))
 
 
+def test_a_lazy_layer_that_is_never_called_is_left_out():
+    model = nn.Linear(8, 2)
+    model.unused = nn.LazyLinear(3)
+    with pytest.raises(ModelError, match=r"layer 'unused' .* is lazy: .*never called: leave it out"):
+        replicate(model)
+
+    replica = replicate(model, (X,)).to(torch.float64)
+    assert torch.allclose(replica.run(), model(X).double(), atol=1e-6)
+    assert list(replica.parameters) == ["weight", "bias"]
+
+
 def test_what_cannot_be_copied_is_refused():
     model = nn.Linear(8, 2)
     model.stream = (value for value in ())

@@ -93,10 +93,6 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
         )
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"Expected the name of a file in an existing folder, got {format_path(target)}")
-    if (target.suffix == ".safetensors") is not (checkpoint.format == "safetensors"):
-        raise InputError(
-            f"{format_path(target)} gets the format of {format_path(checkpoint.path)}, so it needs the same ending"
-        )
     if target.exists() and not target.is_file():  # it would be replaced with a file
         raise InputError(f"{format_path(target)} is not a regular file: give another name")
     if target.exists() and target.samefile(checkpoint.path) and not in_place:

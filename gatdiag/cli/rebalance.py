@@ -64,6 +64,9 @@ def rebalance(
     checkpoint = open_checkpoint(source)
     if target is not None and target.is_file() and not (overwrite or target.samefile(source)):
         raise InputError(f"{str(target)!r} exists: choose another name, or replace it with --overwrite")
+    is_safetensors = checkpoint.format == "safetensors"
+    if target is not None and target.suffix and (target.suffix == ".safetensors") is not is_safetensors:
+        raise InputError(f"{str(target)!r} gets the format of {str(source)!r}, so it needs the same ending")
     if drop:
         checkpoint = replace(checkpoint, optimizer=None)
     with redirect_stdout(sys.stderr):  # the user's code may print

@@ -254,7 +254,12 @@ class Recorder:
                 "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
                 "If your optimizer is not a torch.optim.Optimizer, call recorder.step() before it updates the weights",
             )
-        elif self._model.plan is not None and not writer.saw_layers and "outputs" in self._selection.every:
+        elif (
+            self._counter.records
+            and self._model.plan is not None
+            and not writer.saw_layers
+            and "outputs" in self._selection.every
+        ):
             self._guard.warn(
                 "layers",
                 "no layer output was seen: layers inside compiled code, or whose forward is not called through the "

@@ -23,7 +23,6 @@ _PRINT_INPUTS = (
     "model.get_submodule({0!r}).register_forward_pre_hook(lambda _, args: print(\n"
     "    [bool(x.isfinite().all()) for x in args if torch.is_tensor(x)]))  # False: it is before {0}"
 )
-
 _FINITE = "The inputs or the weights of the model are NaN or infinite already."
 
 

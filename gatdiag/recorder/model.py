@@ -29,6 +29,7 @@ from gatdiag.roles import ATTENTION
 from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.program import Program
+from gatdiag.structure.replica import initialized_parameters
 
 # Laws with a larger delta at the first step, relative to its terms, are dropped. The largest of 381 models was 2e-5 in
 # float32 and 0.12 in bfloat16; accelerators may come near that with TF32, their default.
@@ -111,7 +112,7 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_i
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    weights.add_parameters(tensor for tensor in model.parameters() if tensor.requires_grad and not is_lazy(tensor))
+    weights.add_parameters(tensor for tensor in initialized_parameters(model).values() if tensor.requires_grad)
     plan = RecordingPlan(structure, layers, weights, error=error)
     if "balance" not in settings.selection.every:
         return plan

@@ -165,17 +165,15 @@ class Signals:
         """Find the parameters that the output does not depend on, and leaves that are neither parameters nor inputs."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         given = {id(leaf) for x in inputs for leaf in (x, *graph_leaves(x))}  # adversarial noise, another network
-        reached: set[str] = set()
+        self._unreached = {*names}
         for leaf in graph_leaves(o):
             if id(leaf) in names:
-                reached.add(names[id(leaf)])
+                self._unreached.discard(id(leaf))
             elif id(leaf) not in given:
                 self._foreign.append(weakref.ref(leaf))
-        unreached = sorted({*names.values()} - reached)
-        self._unreached = {key for key, name in names.items() if name not in reached}
         self._graph = {
             "has_graph": o.grad_fn is not None,
-            "unreached": unreached,
+            "unreached": sorted(names[key] for key in self._unreached),
             "foreign_leaves": 0,
             "is_rough": is_low_precision(o),
         }
@@ -292,9 +290,8 @@ class Signals:
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
         layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
-        mode = {"evaluation_from": self._evaluation_from, **self._modules}
-        scaled = {"has_scaled_loss": self._has_scaled_loss}
-        return {"inputs": self._inputs, "output": output, **layers, **graph, **mode, **scaled}
+        loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
+        return {"inputs": self._inputs, "output": output, **layers, **graph, **loop, **self._modules}
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""

@@ -47,50 +47,49 @@ def faults(
 
     Each faulty network has a repaired twin and counts only if the twin trains clearly better. Healthy controls show
     false alarms, and rules that other tools publish are evaluated for comparison. A CSV file has one row per case; the
-    printed tables are saved beside it; rows of cases that are not evaluated now are kept in both. Finished trainings
-    survive Ctrl-C.
+    printed tables are saved beside it, for --only CAUSE in a subfolder, as they are not those of a whole part. Finished
+    trainings survive Ctrl-C.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
     if (part == "pairs") + preflight + treat > 1:
         raise InputError("--part pairs, --preflight and --treat are mutually exclusive: give one of them")
-    cases, others = _select_cases(only, part)
+    cases = _select_cases(only, part)
     check_folder(out)
-    for page in _evaluate(cases, others, part, out, jobs, preflight=preflight, treat=treat):
+    tables = out if only is None else out / "only"
+    for page in _evaluate(cases, part, out / "runs", tables, jobs, preflight=preflight, treat=treat):
         Console().print(Markdown(page))
-    typer.echo(f"Results of each case: {out}")
+    typer.echo(f"Results of each case: {tables}")
 
 
 def _evaluate(
-    cases: list[Any], others: set[str], part: str, out: Path, jobs: int | None, *, preflight: bool, treat: bool
+    cases: list[Any], part: str, runs: Path, out: Path, jobs: int | None, *, preflight: bool, treat: bool
 ) -> list[str]:
-    """Train and evaluate the cases, save the tables with the stored rows of others, and return them as Markdown."""
+    """Train and evaluate the cases, save the tables, and return them as Markdown."""
     from gatdiag.experiments.faults.bank import evaluate_case, run_cases
     from gatdiag.experiments.faults.pairs import evaluate_pair, write_pairs
     from gatdiag.experiments.faults.preflight import preflight_case, write_preflight
     from gatdiag.experiments.faults.tables import write_bank
     from gatdiag.experiments.faults.treatment import treat_case, write_treatments
 
-    runs = out / "runs"
     if part == "pairs":
-        return [write_pairs(run_cases(partial(evaluate_pair, folder=runs), cases, jobs), out, others)]
+        return [write_pairs(run_cases(partial(evaluate_pair, folder=runs), cases, jobs), out)]
     with count_progress("trainings", len(cases)) as on_done:
         if treat:
             treatments = run_cases(partial(treat_case, folder=runs), cases, jobs, on_done)
-            return [write_treatments(treatments, out, part, others)]
+            return [write_treatments(treatments, out, part)]
         results = run_cases(partial(evaluate_case, folder=runs), cases, jobs, on_done)
-    pages = [*write_bank(results, out, others)]
+    pages = [*write_bank(results, out)]
     if preflight:
         counted = [case for case, counts in zip(cases, results["counts"], strict=True) if counts]
-        pages.append(write_preflight(run_cases(preflight_case, counted, jobs), out, others))
+        pages.append(write_preflight(run_cases(preflight_case, counted, jobs), out, part))
     return pages
 
 
-def _select_cases(only: str | None, part: str) -> tuple[list[Case] | list[int], set[str]]:
-    """The chosen cases, or numbers of pairs, and the names of all others."""
+def _select_cases(only: str | None, part: str) -> list[Case] | list[int]:
+    """The chosen cases, or numbers of pairs."""
     from gatdiag.experiments.faults.cases import CALIBRATION, PAIRS, cases
-    from gatdiag.experiments.faults.pairs import pair_name
 
     if part not in _PARTS:
         raise InputError(f"--part: expected one of {', '.join(_PARTS)}, got {part!r}")
@@ -99,10 +98,8 @@ def _select_cases(only: str | None, part: str) -> tuple[list[Case] | list[int], 
         raise InputError(f"--only: expected some of {', '.join(CALIBRATION)}, got {only!r}")
     if part == "pairs":
         if found := [number for number, (plants, _) in enumerate(PAIRS) if {*plants} & {*wanted}]:
-            return found, {pair_name(number) for number in range(len(PAIRS)) if number not in found}
+            return found
         raise InputError(f"--only: expected some of the causes of pairs, got {only!r}")
-    every = [*cases()]
-    chosen = [
-        case for case in every if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
+    return [
+        case for case in cases() if case.cause in wanted and (part == "all" or case.is_held_out == (part == "held-out"))
     ]
-    return chosen, {case.name for case in every} - {case.name for case in chosen}

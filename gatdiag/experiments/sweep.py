@@ -22,14 +22,13 @@ from gatdiag.experiments.pool import THIS_PROCESS, Pool
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Every
 from gatdiag.run import load
-from gatdiag.run.files import META, atomic_write, check_free, parquet_path
-from gatdiag.run.tables import ROWS
-from gatdiag.run.writer import UNWRITTEN
+from gatdiag.run.files import META, atomic_write
 from gatdiag.summary import confidence_half_width
 
 _CELLS: Final = "cells"
 _RUNS: Final = "runs"
 _LOCK: Final = "sweep.lock"
+_RESULT: Final = {one.name for one in fields(Result)}
 _ACCEPTED: Final[Mapping[type, tuple[type, ...]]] = {int: (int,), float: (float, int), bool: (bool,), str: (str,)}
 
 
@@ -152,18 +151,12 @@ def read_results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) ->
 
 
 def _read_result(file: Path, cell: Experiment) -> dict[str, Any]:
-    settings = asdict(cell.resolved)
     try:
         one: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        is_valid = (
-            one["settings"].items() <= settings.items()
-            and one["result"].keys() == {field.name for field in fields(Result)}
-            and all(value is None or isinstance(value, float | int) for value in one["result"].values())
-            and all(isinstance(version, str) for version in one["versions"].values())
-        )
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        is_valid = False
-    if not is_valid:
+        is_of_cell = Experiment(**one["settings"]) == cell.resolved and {*one["result"]} == _RESULT
+    except (ValueError, KeyError, TypeError, InputError):
+        is_of_cell = False
+    if not is_of_cell:
         raise InputError(f"{file} is not the result of its training: delete it, and the training is repeated")
     return one
 
@@ -202,20 +195,14 @@ def run_folder(cell: Experiment, folder: str | os.PathLike[str]) -> Path:
 
 
 def is_recorded(cell: Experiment, folder: str | os.PathLike[str]) -> bool:
-    """True if the run of a cell was recorded to its end, and nothing is missing because of an error of the disk.
+    """True if the run of a cell was recorded to its end.
 
     Raises:
         InputError: The run cannot be read.
     """
     run = run_folder(cell, folder)
     try:
-        check_free(run, overwrite=True)  # raises if meta.json is missing among other files
-        if not (run / META).exists():
-            return False
-        meta = load(run).meta
-        has_tables = meta["sealed"] and all(parquet_path(run, name).is_file() for name in ROWS)
-        is_whole = has_tables and not any(UNWRITTEN in note for note in meta["notes"])
-        return meta["status"] == "finished" and is_whole
+        return (run / META).exists() and load(run).status == "finished"
     except InputError as error:
         raise InputError(f"{run} cannot be read: delete this folder, and it is recorded again ({error})") from error
 
@@ -243,8 +230,6 @@ def _save_result(cell: Experiment, done: dict[str, Any], folder: Path, run: Path
             part.write_text(json.dumps(done, indent=1) + "\n")
     except OSError as error:
         return f"its result could not be written: {error}"
-    if run is not None and not is_recorded(cell, folder):
-        return f"its run in {run} is incomplete, perhaps because the disk is full"
     return ""
 
 

@@ -75,6 +75,7 @@ def test_what_was_planted_is_trained_diagnosed_counted_and_kept(judged, faults, 
 
 def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
     assert faults("--part", "held-out", "--only", "input-nonfinite, healthy").exit_code == 0
+    tmp_path = tmp_path / "only"  # not where the tables of a whole part are
     assert [row["case"] for row in rows_of(tmp_path / "held-out.csv")] == ["input-nonfinite-100", "healthy-100"]
     assert (tmp_path / "held-out.md").read_text().startswith("# Faults, held-out half")
 
@@ -82,47 +83,19 @@ def test_a_part_and_causes_can_be_chosen(faults, tmp_path):
 def test_networks_are_judged_before_their_training_too(judged):
     folder, done = judged
     assert [tuple(row[name] for name in ("network", "planted", "verdict")) for row in
-            rows_of(folder / "preflight.csv")] == [
+            rows_of(folder / "preflight-calibration.csv")] == [
         ("input-nonfinite-00", "input-nonfinite", "input-nonfinite"),
         ("input-nonfinite-00, repaired", HEALTHY, HEALTHY),
         ("healthy-00", HEALTHY, HEALTHY),
     ]  # fmt: skip
     assert "Of 3 untrained networks, 1 will fail; 1 of these are flagged (100%)" in " ".join(done.stdout.split())
-    assert "| input-nonfinite | 1 | 1 | 1 |  |" in (folder / "preflight.md").read_text()
-
-
-def test_results_of_cases_that_are_not_evaluated_now_are_kept(judged, faults, tmp_path):
-    names = ("calibration.csv", "calibration.md", "preflight.csv", "preflight.md")
-    for name in names:
-        shutil.copy(judged[0] / name, tmp_path)
-    whole = {name: (tmp_path / name).read_text() for name in names}
-    done = faults("--preflight", "--only", "input-nonfinite")
-    assert done.exit_code == 0, done.stderr
-    assert {name: (tmp_path / name).read_text() for name in names} == whole
-    assert faults("--preflight", "--part", "held-out", "--only", "healthy").exit_code == 0
-    assert [row["network"] for row in rows_of(tmp_path / "preflight.csv")] == [
-        *("input-nonfinite-00", "input-nonfinite-00, repaired", "healthy-00", "healthy-100")
-    ]
-    assert {name: (tmp_path / name).read_text() for name in names[:2]} == {name: whole[name] for name in names[:2]}
-    page = (tmp_path / "preflight.md").read_text()
-    assert page.startswith(whole["preflight.md"].rstrip())
-    assert "## The held-out half" in page
-
-
-def test_a_table_of_other_columns_is_not_replaced(faults, tmp_path):
-    (tmp_path / "calibration.csv").write_text("case,verdict\nhealthy-00,healthy\n")
-    done = faults("--only", "input-nonfinite")
-    assert done.exit_code == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
-    assert f"{tmp_path / 'calibration.csv'} has the columns case, verdict, expected case, planted" in line
-    assert "move it away" in line
-    assert (tmp_path / "calibration.csv").read_text() == "case,verdict\nhealthy-00,healthy\n"
+    assert "| input-nonfinite | 1 | 1 | 1 |  |" in (folder / "preflight-calibration.md").read_text()
 
 
 def test_where_nothing_counts_nothing_is_foreseen(faults, tmp_path):
     done = faults("--preflight", "--only", "lr-too-small")
     assert done.exit_code == 0, done.stderr
-    assert (tmp_path / "preflight.md").read_text().startswith("# Faults before training")
+    assert (tmp_path / "only" / "preflight-calibration.md").read_text().startswith("# Faults before training")
 
 
 def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
@@ -135,7 +108,7 @@ def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
         {"planted": str(number), "verdict": "", "once that is repaired": "", "counts": True, "right": False}
     ])  # fmt: skip
     assert faults("--part", "pairs", "--only", "dead-units").exit_code == 0
-    assert [row["planted"] for row in rows_of(tmp_path / "pairs.csv")] == ["1"]
+    assert [row["planted"] for row in rows_of(tmp_path / "only" / "pairs.csv")] == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -174,13 +147,15 @@ def test_each_part_has_its_own_table_of_treatments(faults, tmp_path, monkeypatch
     monkeypatch.setattr("gatdiag.experiments.faults.treatment.treat_case", rows)
     for part in ("calibration", "held-out", "all"):
         assert faults("--treat", "--part", part, "--only", "healthy").exit_code == 0
-    found = {path.stem: [row["case"] for row in rows_of(path)] for path in (tmp_path / "treatment").glob("*.csv")}
+    found = {
+        path.stem: [row["case"] for row in rows_of(path)] for path in (tmp_path / "only" / "treatment").glob("*.csv")
+    }
     assert found == {
         "calibration": ["healthy-00"],
         "held-out": ["healthy-100"],
         "all": ["healthy-00", "healthy-100"],
     }
-    assert {path.stem for path in (tmp_path / "treatment").glob("*.md")} == {*found}
+    assert {path.stem for path in (tmp_path / "only" / "treatment").glob("*.md")} == {*found}
 
 
 def test_unwatched_a_training_is_that_of_its_recipe(tmp_path):

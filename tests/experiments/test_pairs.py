@@ -4,7 +4,6 @@ import csv
 from dataclasses import replace
 from functools import partial
 
-import pandas as pd
 import pytest
 
 from gatdiag.experiments.faults import pairs
@@ -57,13 +56,3 @@ def test_the_fault_that_is_named_is_repaired_and_the_other_found(tmp_path, monke
     assert (tmp_path / "pairs.md").read_text() == page
     with (tmp_path / "pairs.csv").open() as file:
         assert [row["right"] for row in csv.DictReader(file)] == ["True"]
-
-
-def test_pairs_that_are_not_evaluated_now_are_kept(tmp_path):
-    def row(name, then):
-        return {"planted": name, "verdict": "a", "once that is repaired": then, "counts": True, "right": bool(then)}
-
-    write_pairs(pd.DataFrame([row("a, b", "b"), row("a, c", "")]), tmp_path)
-    page = write_pairs(pd.DataFrame([row("a, b", "")]), tmp_path, {"a, c"})
-    assert pd.read_csv(tmp_path / "pairs.csv")["planted"].to_list() == ["a, b", "a, c"]
-    assert "Of 2 trainings with two faults, one of the two is named first in 0" in page

@@ -11,11 +11,9 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import filelock
 import pytest
-from safetensors import SafetensorError
 
 import gatdiag
 from gatdiag.errors import InputError
@@ -180,65 +178,16 @@ def test_a_run_that_was_not_recorded_to_its_end_is_recorded_again(cells, tmp_pat
     assert (run.status, len(run.steps)) == ("finished", 6)
 
 
-def _seal_fails(monkeypatch):
-    monkeypatch.setattr(Store, "seal", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-
-
-def _snapshots_fail(monkeypatch):
-    monkeypatch.setattr("gatdiag.run.writer.save_file", Mock(side_effect=SafetensorError("No space left on device")))
-
-
-def _rows_are_lost(monkeypatch):
-    monkeypatch.setattr("gatdiag.run.streams._MAX_PENDING", 0)
-    write, failures = os.write, iter(range(12))
-
-    def write_once_there_is_room(file, data):
-        if next(failures, None) is not None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, data)
-
-    monkeypatch.setattr(os, "write", write_once_there_is_room)
-
-
-@pytest.mark.filterwarnings("ignore::gatdiag.recorder.guard.RecordingWarning")
-@pytest.mark.parametrize("fill_disk", [_seal_fails, _snapshots_fail, _rows_are_lost])
-def test_a_run_that_a_full_disk_left_incomplete_is_told_and_recorded_again(cells, tmp_path, monkeypatch, fill_disk):
-    with monkeypatch.context() as full:
-        fill_disk(full)
-        failed = sweep(cells[:1], tmp_path, watched=cells[:1])
-    run = sweeping.run_folder(cells[0], tmp_path)
-    assert gatdiag.load(run).status == "finished" or fill_disk is _seal_fails
-    assert failed == {cells[0]: f"its run in {run} is incomplete, perhaps because the disk is full"}
-    assert len(contents(tmp_path)) == 1  # the result
-    told = []
-    assert sweep(cells[:1], tmp_path, watched=cells[:1], on_cell=lambda _, outcome: told.append(outcome)) == {}
-    assert told == ["done"]
-    assert gatdiag.load(run).meta["notes"] == []
-
-
-@pytest.mark.parametrize("damaged", ["{", '{"schema": 0}', "[]"])
-def test_a_damaged_run_is_recorded_again_once_it_is_deleted_as_the_message_says(tmp_path, damaged):
+def test_a_damaged_run_is_recorded_again_once_it_is_deleted_as_the_message_says(tmp_path):
     (cell,) = sweeping.grid(**SMALL, epochs=1)
     sweep([cell], tmp_path, watched=[cell])
     run = sweeping.run_folder(cell, tmp_path)
-    (run / "meta.json").write_text(damaged)
+    (run / "meta.json").write_text("{")
     with pytest.raises(InputError, match=f"^{run} cannot be read: delete this folder, and it is recorded again"):
         sweep([cell], tmp_path, watched=[cell])
     shutil.rmtree(run)
     assert sweep([cell], tmp_path, watched=[cell]) == {}
     assert gatdiag.load(run).status == "finished"
-
-
-def test_a_run_that_is_half_deleted_is_recorded_again(tmp_path):
-    (cell,) = sweeping.grid(**SMALL, epochs=1)
-    sweep([cell], tmp_path, watched=[cell])
-    run = sweeping.run_folder(cell, tmp_path)
-    (run / "steps.parquet").unlink()
-    assert sweep([cell], tmp_path, watched=[cell]) == {}
-    assert len(gatdiag.load(run).steps) == 1
-    (run / "meta.json").unlink()
-    with pytest.raises(InputError, match=f"^{run} cannot be read: delete this folder, and it is recorded again"):
-        sweep([cell], tmp_path, watched=[cell])
 
 
 def test_steps_may_be_chosen(cells, tmp_path):
@@ -254,45 +203,25 @@ def test_epochs_may_differ_in_a_grid(tmp_path):
     assert rows == {(5, 0.0): (5, 2), (5, 100.0): (1, 2), (2, 0.0): (2, 2), (2, 100.0): (1, 2)}
 
 
-def _with(part, **values):
-    return lambda one: {**one, part: {**one[part], **values}}
-
-
 @pytest.mark.parametrize(
-    "damaged",
+    "damage",
     [
         lambda text: text[: len(text) // 2],
-        lambda text: "",
-        lambda text: "\xff",
-        lambda text: "[" * 100_000,
-        *(
-            lambda text, change=change: json.dumps(change(json.loads(text)))
-            for change in (
-                lambda one: [],
-                lambda one: {**one, "result": None},
-                lambda one: {**one, "result": {"test_accuracy": 1.0}},
-                lambda one: {**one, "settings": []},
-                _with("result", test_accuracy="<script>alert(1)</script>"),
-                _with("versions", torch=["2"]),
-                _with("settings", seed=7),
-                _with("settings", note="<script>alert(1)</script>"),
-            )
-        ),
+        lambda text: "[]",
+        lambda text: text.replace('"converged"', '"other"'),
+        lambda text: text.replace('"seed": 0', '"seed": 7'),
     ],
 )
-def test_a_file_that_is_not_the_result_of_its_training_is_refused(tmp_path, damaged):
+def test_a_file_that_is_not_the_result_of_its_training_is_refused(tmp_path, damage):
     (cell,) = sweeping.grid(**SMALL, epochs=1)
     sweep([cell], tmp_path)
     file = tmp_path / "cells" / f"{cell_key(cell)}.json"
-    file.write_text(damaged(file.read_text()), encoding="latin-1")
+    file.write_text(damage(file.read_text()))
     before = file.read_bytes()
     sweep([cell], tmp_path)
     with pytest.raises(InputError, match=f"{cell_key(cell)}.json is not the result of its training: delete it"):
         summarize([cell], tmp_path)
     assert file.read_bytes() == before
-    file.unlink()
-    sweep([cell], tmp_path)
-    assert len(summarize([cell], tmp_path)) == 1
 
 
 def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):

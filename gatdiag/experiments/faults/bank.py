@@ -119,11 +119,10 @@ def evaluate_case(case: Case, folder: Path) -> list[dict[str, Any]]:
 def load_or_train(recipe: Recipe, folder: Path) -> Outcome:
     """The outcome of the finished training of this recipe in the folder, or of a new one."""
     file = folder.with_suffix(".json")  # written last
-    document = {"recipe": json.loads(json.dumps(asdict(recipe)))}
-    defaults = json.loads(json.dumps(asdict(Recipe())))  # for settings that did not exist when the file was written
+    settings = json.loads(json.dumps(asdict(recipe)))
     if file.exists():
         known = json.loads(file.read_text())
-        if {**defaults, **known["recipe"]} == document["recipe"]:
+        if known["recipe"] == settings:
             return Outcome(**{name: math.nan if value is None else value for name, value in known["outcome"].items()})
         file.unlink()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +131,7 @@ def load_or_train(recipe: Recipe, folder: Path) -> Outcome:
         outcome = train(recipe, folder)
     values = {name: value if math.isfinite(value) else None for name, value in asdict(outcome).items()}
     with atomic_write(file) as part:
-        part.write_text(json.dumps({**document, "outcome": values}))
+        part.write_text(json.dumps({"recipe": settings, "outcome": values}))
     return outcome
 
 

@@ -3,7 +3,6 @@
 A pair counts only if each of its faults does by itself (`bank.should_count`).
 """
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def evaluate_pair(number: int, folder: Path) -> list[dict[str, Any]]:
     rest = {one: other, other: one}.get(first)
     then = diagnose_run(place / rest)["verdict"] if rest else ""
     row = {
-        "planted": pair_name(number),
+        "planted": f"{one}, {other}",
         "verdict": first,
         "once that is repaired": then,
         "counts": all(should_count(cause, outcomes[cause,], outcomes[()]) for cause in (one, other)),
@@ -51,14 +50,9 @@ def evaluate_pair(number: int, folder: Path) -> list[dict[str, Any]]:
     return [row]
 
 
-def write_pairs(pairs: pd.DataFrame, folder: Path, others: Collection[str] = ()) -> str:
+def write_pairs(pairs: pd.DataFrame, folder: Path) -> str:
     """Write `pairs.csv` and `pairs.md`; returns the Markdown."""
-    return write_table(folder, "pairs", pairs, _paragraphs, others)
-
-
-def pair_name(number: int) -> str:
-    """The planted causes of a pair."""
-    return ", ".join(PAIRS[number][0])
+    return write_table(folder, "pairs", pairs, _paragraphs)
 
 
 def _paragraphs(pairs: pd.DataFrame) -> tuple[str, ...]:

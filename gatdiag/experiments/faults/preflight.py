@@ -1,6 +1,6 @@
 """What `gatdiag.preflight` predicts for the networks of the bank before they are trained."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,9 +54,9 @@ def preflight_case(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-def write_preflight(table: pd.DataFrame, folder: Path, others: Collection[str] = ()) -> str:
-    """Write `preflight.csv` and `preflight.md`, of both halves; returns the Markdown."""
-    return write_table(folder, "preflight", table, _paragraphs, others)
+def write_preflight(table: pd.DataFrame, folder: Path, part: str) -> str:
+    """Write `preflight.csv` and `preflight.md`, or `preflight-PART` if not of all; returns the Markdown."""
+    return write_table(folder, "preflight" if part == "all" else f"preflight-{part}", table, _paragraphs)
 
 
 def _paragraphs(table: pd.DataFrame) -> Iterator[str]:

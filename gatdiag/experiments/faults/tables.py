@@ -1,7 +1,7 @@
 """Results -> a CSV file with a row for each case, and a summary in Markdown."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -9,7 +9,6 @@ from typing import Final
 import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
-from gatdiag.errors import InputError
 from gatdiag.experiments.faults.bank import ALARMS
 from gatdiag.experiments.faults.cases import CALIBRATION
 from gatdiag.experiments.markdown import table as markdown
@@ -19,60 +18,15 @@ REPAIRED: Final = ", repaired"
 """Behind the name of a case: its twin."""
 
 
-def write_table(
-    folder: Path,
-    name: str,
-    table: pd.DataFrame,
-    describe: Callable[[pd.DataFrame], Iterable[str]],
-    others: Collection[str],
-) -> str:
-    """Write a table as `NAME.csv` and its description as `NAME.md`.
-
-    Args:
-        folder: Folder of the files.
-        name: Their name.
-        table: The new rows; the first column names the case.
-        describe: Returns the paragraphs of the Markdown from all rows.
-        others: Names of the cases whose rows in an existing file are kept.
-
-    Returns:
-        The Markdown.
-
-    Raises:
-        InputError: The existing file has other columns.
-    """
+def write_table(folder: Path, name: str, table: pd.DataFrame, describe: Callable[[pd.DataFrame], Iterable[str]]) -> str:
+    """Write a table as `NAME.csv`, and its description, from paragraphs, as `NAME.md`; returns the description."""
     folder.mkdir(parents=True, exist_ok=True)
-    if others:
-        table = _add_stored(table, folder / f"{name}.csv", others)
     with atomic_write(folder / f"{name}.csv") as part:
         table.to_csv(part, index=False, lineterminator="\n")
     text = "\n\n".join(describe(table)) + "\n"
     with atomic_write(folder / f"{name}.md") as part:
         part.write_text(text)
     return text
-
-
-def _add_stored(table: pd.DataFrame, file: Path, others: Collection[str]) -> pd.DataFrame:
-    """Add the stored rows of other cases; a new row takes the place of the one it replaces."""
-    try:
-        stored = pd.read_csv(file, keep_default_na=False, na_values=[""])
-    except (FileNotFoundError, pd.errors.EmptyDataError):
-        return table
-    except ValueError as error:
-        raise InputError(
-            f"{file} is not a table of gatdiag faults: move it away, and run it again ({error})"
-        ) from error
-    found, expected = ([*map(str, each)] for each in (stored, table))
-    if len(table) and found != expected:
-        raise InputError(
-            f"{file} has the columns {', '.join(found)}, expected {', '.join(expected)}: move it away and "
-            "run it again; finished trainings are not repeated"
-        )
-    case = stored.columns[0]
-    new = {row[case]: row for row in table.to_dict("records")}
-    old = {str(row[case]): row for row in stored.astype(object).where(stored.notna(), "").to_dict("records")}
-    kept = {name: row for name, row in old.items() if name in new or name.removesuffix(REPAIRED) in others}
-    return pd.DataFrame([*(kept | new).values()])
 
 
 def count_codes(codes: Iterable[str]) -> str:
@@ -98,10 +52,10 @@ def group_by_cause(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     yield from ((cause, rows) for cause, rows in groups.items() if len(rows))
 
 
-def write_bank(results: pd.DataFrame, folder: Path, others: Collection[str] = ()) -> Iterator[str]:
+def write_bank(results: pd.DataFrame, folder: Path) -> Iterator[str]:
     """Write `calibration.csv` and `.md`, `held-out.csv` and `.md`, each if it has rows; yields the Markdown."""
     for name, half in split_halves(results):
-        yield write_table(folder, name, half, partial(_paragraphs, name), others)
+        yield write_table(folder, name, half, partial(_paragraphs, name))
 
 
 def _paragraphs(name: str, results: pd.DataFrame) -> Iterator[str]:

@@ -6,7 +6,7 @@ without classes, within a tenth of the loss of the best constant prediction.
 """
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,9 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     }
 
 
-def write_treatments(table: pd.DataFrame, folder: Path, part: str, others: Collection[str] = ()) -> str:
+def write_treatments(table: pd.DataFrame, folder: Path, part: str) -> str:
     """Write `treatment/PART.csv` and `.md`, so that no part overwrites another; returns the Markdown."""
-    return write_table(folder / "treatment", part, table, partial(_paragraphs, part), others)
+    return write_table(folder / "treatment", part, table, partial(_paragraphs, part))
 
 
 def _paragraphs(part: str, table: pd.DataFrame) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ row i of V (and of the skip's weight) against columns i of the weights that read
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
@@ -28,7 +29,7 @@ from gatdiag.experiments.reproduce.measurements import (
     to_double,
     train_at_rates,
 )
-from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
+from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction
 from gatdiag.experiments.settings import Experiment, Network, choices
 from gatdiag.laws import find_laws
 from gatdiag.structure.isolation import random_state
@@ -156,10 +157,10 @@ def _nullity(rows: Tensor) -> int:
     return int((values < _ZERO * values[0]).sum())
 
 
-def evidence(options: Options) -> Evidence:
+def evidence(root: Path) -> Evidence:
     """Count laws, train, and report."""
     small, blocks = prepared_graph("csbm:nodes=100,classes=2,features=4,degree=4"), prepared_graph("csbm:classes=4")
-    cora = graph_of(EXPERIMENT, options.root)
+    cora = graph_of(EXPERIMENT, root)
     runs = [
         train_at_rates(to_double(graph), rates, EXPERIMENT, measure).assign(graph=name)
         for name, graph, rates in (("block model", blocks, RATES), ("Cora", cora, RATES[1:2]))

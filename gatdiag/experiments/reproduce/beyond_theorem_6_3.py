@@ -6,6 +6,7 @@ The published theorem (equation 18) has only that of W_s.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
@@ -28,7 +29,7 @@ from gatdiag.experiments.reproduce.measurements import (
     to_double,
     train_at_rates,
 )
-from gatdiag.experiments.reproduce.reproduction import Evidence, Options, Reproduction
+from gatdiag.experiments.reproduce.reproduction import Evidence, Reproduction
 from gatdiag.experiments.settings import Activation, Experiment, Network
 from gatdiag.structure.isolation import random_state
 
@@ -121,10 +122,10 @@ def measure(model: Any, _: Data, steps: Iterator[dict[str, float]]) -> Iterator[
         yield {**step, **residuals(model), **changes}
 
 
-def evidence(options: Options) -> Evidence:
+def evidence(root: Path) -> Evidence:
     """Draw networks, train, and report."""
     draws = draw_networks(to_double(prepared_graph("csbm:nodes=200")))
-    graph = graph_of(EXPERIMENT, options.root)
+    graph = graph_of(EXPERIMENT, root)
     return report(draws, train_at_rates(to_double(graph), RATES, EXPERIMENT, measure))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import pandas as pd
 
@@ -21,7 +21,7 @@ from gatdiag.experiments.reproduce import (
     taming,
 )
 from gatdiag.experiments.reproduce.reproduction import Options, Published, Reproduction
-from gatdiag.experiments.settings import Device, Experiment
+from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import is_recorded, read_results, run_folder, sweep, table_row, varied_settings
 from gatdiag.run import load
 from gatdiag.summary import mean_by
@@ -57,7 +57,7 @@ class Trainings:
         reproduction: What is reproduced.
         options: How to reproduce it.
         folder: Folder of the trainings of all names.
-        cells: The trainings of this name, each on the device on which it was done.
+        cells: The trainings of this name.
         failed: The trainings that failed, and why.
     """
 
@@ -101,7 +101,7 @@ class Trainings:
 
     @cached_property
     def _varied(self) -> list[str]:
-        return varied_settings(self.cells, "seed", "device")
+        return varied_settings(self.cells, "seed")
 
     def settings(self, cell: Experiment) -> dict[str, Any]:
         """The settings of a training that vary, without the seed."""
@@ -125,16 +125,9 @@ def _format(name: str, value: Any) -> str:
 
 
 def find_trainings(one: Reproduction, out: Path, options: Options) -> Trainings:
-    """The trainings of a name, without training any; finished ones count whatever their device."""
-    folder = out / TRAININGS
-    cells = [replace(cell, device=options.device) for cell in (one.full if options.full else one.quick)]
-    return Trainings(one, options, folder, tuple(_find_done(cell, folder) for cell in cells), {})
-
-
-def _find_done(cell: Experiment, folder: Path) -> Experiment:
-    """The same training on the device on which it was done; unchanged if it was not."""
-    devices = dict.fromkeys((cell.device, *get_args(Device)))
-    return next(iter(read_results([replace(cell, device=device) for device in devices], folder)), cell)
+    """The trainings of a name, without training any."""
+    cells = tuple(replace(cell, device=options.device) for cell in (one.full if options.full else one.quick))
+    return Trainings(one, options, out / TRAININGS, cells, {})
 
 
 def train_missing(
@@ -153,21 +146,11 @@ def train_missing(
         trainings.folder,
         options.root,
         pool=options.pool,
-        watched=_cells_to_record(trainings),
+        watched=trainings.cells if one.record else (),
         every=one.every,
         on_cell=lambda *_: on_cell(),
     )
     return replace(trainings, failed=failed)
-
-
-def _cells_to_record(trainings: Trainings) -> set[Experiment]:
-    """All, if this name needs the runs; else the missing trainings whose runs another name needs."""
-    if trainings.reproduction.record:
-        return {*trainings.cells}
-    others = [one for one in REPRODUCTIONS.values() if one.record]
-    needed = {cell for one in others for cell in (one.full if trainings.options.full else one.quick)}
-    missing = {*trainings.cells} - {*trainings.documents}
-    return {cell for cell in missing if replace(cell, device="cpu") in needed}
 
 
 # --- published and measured -------------------------------------------------------------------------------------------

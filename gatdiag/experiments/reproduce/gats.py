@@ -5,14 +5,9 @@ from typing import Any, Final
 
 import pandas as pd
 
-from gatdiag.errors import InputError
-from gatdiag.experiments.data import load_graph
-from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.lipschitz import DEEP_GAT, LIPSCHITZ_SCRIPT
 from gatdiag.experiments.reproduce.reproduction import (
     Drawing,
-    Evidence,
-    Options,
     Reproduction,
     published_values,
     table_by_size,
@@ -499,47 +494,7 @@ TABLE_7: Final = _of_paper(
     ),
 )
 
-# --- table 8: the sizes of the graphs ---------------------------------------------------------------------------------
-
-_SIZES: Final = {  # nodes, edges
-    "Cora": (2708, 10556),
-    "CiteSeer": (3327, 9104),
-    "PubMed": (19717, 88648),
-    "chameleon.npz": (2277, 31371),
-    "squirrel.npz": (5201, 198353),
-    "actor.npz": (7600, 26659),
-    "cornell.npz": (183, 277),
-    "texas.npz": (183, 279),
-    "wisconsin.npz": (251, 450),
-}
-
-
-def _compare_sizes(options: Options) -> Evidence:
-    rows = []
-    for name, (nodes, edges) in _SIZES.items():
-        row = {"graph": name, "published_nodes": nodes, "published_edges": edges}
-        try:
-            graph = load_graph(name, options.root)
-        except InputError:  # its message has paths of this machine
-            rows.append({**row, "same": "not available"})
-            continue
-        same = "yes" if (graph.num_nodes, graph.num_edges) == (nodes, edges) else "NO"
-        rows.append({**row, "nodes": graph.num_nodes, "edges": graph.num_edges, "same": same})
-    table = pd.DataFrame(rows)
-    available = table[table["same"] != "not available"]
-    outcome = f"{(available['same'] == 'yes').sum()} of the {len(available)} available graphs have the published sizes."
-    return Evidence(table, f"{outcome}\n\n{markdown(table[['graph', 'published_nodes', 'published_edges', 'same']])}")
-
-
-TABLE_8: Final = Reproduction(
-    name="table-8",
-    title="The sizes of the graphs",
-    paper=f"{_PAPER}, table 8",
-    claim="The numbers of nodes and edges of the graphs.",
-    evidence=_compare_sizes,
-)
-
 REPRODUCTIONS: Final = (
     *(FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12),
-    *(TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
+    *(TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7),
 )

@@ -14,7 +14,6 @@ import pandas as pd
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from gatdiag.errors import InputError
 from gatdiag.experiments.markdown import table as markdown
 from gatdiag.experiments.reproduce.engine import DEFAULTS, Row, Trainings, compare, notable
 from gatdiag.experiments.reproduce.reproduction import Drawing, Evidence, Reproduction
@@ -50,23 +49,12 @@ class Picture(NamedTuple):
 
 
 def write_reproduction(trainings: Trainings, out: Path) -> Path:
-    """Write the folder ``OUT/NAME``; returns its path.
-
-    Raises:
-        InputError: The path is a file.
-    """
+    """Write the folder ``OUT/NAME``; returns its path."""
     folder = out / trainings.reproduction.name
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"Expected a folder for the report, got the file {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    evidence = trainings.reproduction.evidence(trainings.options) if trainings.reproduction.evidence else None
+    evidence = trainings.reproduction.evidence(trainings.options.root) if trainings.reproduction.evidence else None
     measured = evidence.pictures if evidence else {}
     pictures = [*_pictures(trainings), *(Picture(name, content) for name, content in measured.items())]
-    page = folder / "README.md"
-    before = page.read_text(errors="replace") if page.exists() else ""
-    for old in folder.glob("*.png"):
-        if f"]({old.name})" in before:  # else it is the user's
-            old.unlink()
     for picture in pictures:
         with atomic_write(folder / picture.name) as part:
             part.write_bytes(picture.content)
@@ -77,7 +65,7 @@ def write_reproduction(trainings: Trainings, out: Path) -> Path:
     if shown:
         write_report(shown, folder / RUNS, title=trainings.reproduction.title, overwrite=True)
     text = "\n".join(_lines(trainings, evidence, pictures, has_runs=bool(shown))) + "\n"
-    with atomic_write(page) as part:
+    with atomic_write(folder / "README.md") as part:
         part.write_text(text)
     write(_page(text, pictures), folder / PAGE)
     return folder
@@ -107,8 +95,6 @@ def _lines(
     yield f"Written by `{_command(trainings)}`. [results.csv](results.csv) has all measurements{runs}.\n"
     if evidence:
         yield f"{evidence.text}\n"
-        if one.left_out and not trainings.options.full:
-            yield f"--quick leaves out: {one.left_out}\n"
     if one.judge and trainings.complete and (sentences := one.judge(pd.DataFrame(trainings.complete.values()))):
         yield "## Is the claim reproduced?\n"
         yield "\n".join(f"- {sentence}" for sentence in sentences) + "\n"
@@ -193,8 +179,8 @@ def _gaps(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
     without_run = len(trainings.documents) - len(trainings.runs)
     if trainings.reproduction.record and without_run:
         yield f"Results without a recorded run, which cannot be drawn: {without_run}."
-    for cell, why in trainings.failed.items():
-        yield f"Failed: {trainings.label(cell)}, seed {cell.seed}: {_hide_paths(why, trainings)}"
+    for cell in trainings.failed:
+        yield f"Failed: {trainings.label(cell)}, seed {cell.seed}."
 
 
 def _not_trained(trainings: Trainings, rows: Sequence[Row]) -> Iterator[str]:
@@ -236,11 +222,6 @@ def _values(cells: Iterable[Experiment], name: str) -> dict[Any, None]:
 
 def _join(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
-
-
-def _hide_paths(why: str, trainings: Trainings) -> str:
-    """Replace folders of this machine, since reports are shared."""
-    return why.replace(str(trainings.options.root.absolute()), "ROOT").replace(str(trainings.folder.absolute()), "OUT")
 
 
 def _settings(trainings: Trainings) -> Iterator[str]:

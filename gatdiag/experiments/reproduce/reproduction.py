@@ -96,7 +96,6 @@ class Reproduction:
         paper: The paper and the place in it; "" for a finding of ours.
         full: The trainings of the paper's protocol.
         quick: The trainings that fit in ten minutes on two cores.
-        left_out: What ``--quick`` omits from the evidence, in words.
         published: The numbers of the paper that are known.
         columns: The columns of the results that are compared.
         record: Whether the trainings are recorded, as most figures need.
@@ -105,7 +104,7 @@ class Reproduction:
         judge: Results (one row per finished training) -> sentences on which parts of the claim are reproduced.
         drawings: The figures.
         notes: Differences between the paper, its code and this reproduction.
-        evidence: Measurements in place of trainings.
+        evidence: Measurements in place of trainings (folder of the data sets).
     """
 
     name: str
@@ -114,7 +113,6 @@ class Reproduction:
     paper: str = ""
     full: tuple[Experiment, ...] = ()
     quick: tuple[Experiment, ...] = ()
-    left_out: str = ""
     published: tuple[Published, ...] = ()
     columns: tuple[str, ...] = ("test_accuracy",)
     record: bool = False
@@ -123,7 +121,7 @@ class Reproduction:
     judge: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
     notes: tuple[str, ...] = ()
-    evidence: Callable[[Options], Evidence] | None = None
+    evidence: Callable[[Path], Evidence] | None = None
 
 
 def published_values(

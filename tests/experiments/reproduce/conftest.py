@@ -19,7 +19,6 @@ def small():
         claim="It can be done.",
         full=grid(**settings, seed=range(3)),
         quick=grid(**{**settings, "epochs": 2}),
-        left_out="two thirds of the epochs.",
         published=(
             Published({"layers": 2, "initialization": "xavier"}, 1.0, 0.5, source="table 1"),
             Published({"layers": 2, "initialization": "balanced_xavier"}, 50.0, 200.0),

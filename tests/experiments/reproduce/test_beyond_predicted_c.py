@@ -16,7 +16,6 @@ from gatdiag.experiments.reproduce.beyond_predicted_c import (
     report,
     summarize,
 )
-from gatdiag.experiments.reproduce.reproduction import Options
 
 SMALL = replace(EXPERIMENT, data="csbm", layers=2, width=4, epochs=3)
 
@@ -57,13 +56,15 @@ def test_recorded_c_is_that_of_a_training_by_hand_and_what_was_predicted(optimiz
 def test_the_control_is_not_predicted_and_the_report_says_so(graph):
     names = ("SGD", "Adam", CONTROL)
     tables = [
-        record_predictions(graph, name, experiment=SMALL).assign(optimizer=name, precision="float32") for name in names
+        record_predictions(graph, name, double, SMALL).assign(optimizer=name, precision=precision)
+        for precision, double in (("float32", False), ("float64", True))
+        for name in names
     ]
-    sgd, _, control = map(summarize, tables)
+    sgd, _, control, *_ = map(summarize, tables)
     assert control["error"] > 100 * sgd["error"]
     evidence = report(pd.concat(tables))
-    assert evidence.text.startswith("3 of 3 statements are shown")
-    assert evidence.table["optimizer"].to_list() == [*names]
+    assert evidence.text.startswith("4 of 4 statements are shown")
+    assert evidence.table["optimizer"].to_list() == 2 * [*names]
     assert evidence.pictures["predicted-c.png"].startswith(b"\x89PNG")
     unpredicted = report(pd.concat([tables[0].assign(predicted_c=0.0), *tables[1:]]))
     assert "**Not shown:** In float32" in unpredicted.text
@@ -79,9 +80,9 @@ def test_evidence_trains_on_the_graph_of_its_settings(graph, monkeypatch):
     monkeypatch.setattr(beyond_predicted_c, "graph_of", graph_of)
     monkeypatch.setattr(beyond_predicted_c, "EXPERIMENT", SMALL)
     monkeypatch.setattr(beyond_predicted_c, "OPTIMIZERS", {name: OPTIMIZERS[name] for name in ("SGD", "Adam")})
-    evidence = beyond_predicted_c.evidence(Options(root="here"))
+    evidence = beyond_predicted_c.evidence("here")
     assert seen == [("csbm", "none", "here")]
-    assert evidence.table["optimizer"].to_list() == ["SGD", "Adam", CONTROL]
+    assert evidence.table["optimizer"].to_list() == 2 * ["SGD", "Adam", CONTROL]
 
 
 def test_a_summary_by_hand():

@@ -1,7 +1,6 @@
 import json
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -93,28 +92,6 @@ def test_a_training_that_was_not_watched_is_trained_again_where_runs_are_needed(
     assert after.documents == before.documents
 
 
-def test_what_another_name_needs_the_runs_of_is_watched_at_once(small, tmp_path, monkeypatch):
-    other = replace(small, full=small.full[:1])
-    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": other})
-    one = replace(small, record=False, full=small.full[:2])
-    assert [*train_missing(one, tmp_path, Options(full=True)).runs] == [small.full[0]]
-    sweep(small.full[2:3], tmp_path / TRAININGS)
-    monkeypatch.setattr("gatdiag.experiments.reproduce.engine.REPRODUCTIONS", {"other": small})
-    one = replace(one, full=small.full[:4])  # what is done without a run is not trained again
-    assert [*train_missing(one, tmp_path, Options(full=True)).runs] == [small.full[0], small.full[3]]
-
-
-def test_a_training_counts_on_whichever_device_it_was(small, tmp_path):
-    sweep(small.full[:1], tmp_path / TRAININGS)
-    cells = tmp_path / TRAININGS / "cells"
-    on_gpu = replace(small.full[0], device="cuda")
-    file = cells / f"{cell_key(small.full[0])}.json"
-    there = file.rename(cells / f"{cell_key(on_gpu)}.json")
-    there.write_text(there.read_text().replace('"device": "cpu"', '"device": "cuda"'))
-    for device in ("cpu", "cuda"):
-        assert [*find_trainings(small, tmp_path, Options(full=True, device=device)).documents] == [on_gpu]
-
-
 def test_quick_is_compared_only_where_it_is_the_protocol(small, tmp_path):
     trainings = train_missing(small, tmp_path, Options())
     assert [row.verdict for row in compare(trainings)[:2]] == ["other settings"] * 2
@@ -127,7 +104,3 @@ def test_a_number_that_is_nowhere_is_refused(small):
     assert [*select(["all"], known)] == [*select(["small", "small"], known)] == [small]
     with pytest.raises(InputError, match="Expected names to be all or some of small, got 'table-1'"):
         [*select(["table-1"], known)]
-
-
-def test_the_folder_of_trainings_is_beside_the_reports(out):
-    assert [path.name for path in Path(out).iterdir()] == [TRAININGS]

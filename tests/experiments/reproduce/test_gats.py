@@ -4,23 +4,17 @@ import statistics
 
 import pandas as pd
 import pytest
-import torch
-from torch_geometric.data import Data
 
-from gatdiag.errors import InputError
 from gatdiag.experiments.experiment import run_experiment
-from gatdiag.experiments.reproduce import gats
 from gatdiag.experiments.reproduce.beyond_features import REPRODUCTION as BEYOND_FEATURES
 from gatdiag.experiments.reproduce.gats import (
     FIGURE_2,
-    TABLE_8,
     by_depth,
     by_width,
     judge_gradients,
     relative_gradients,
     weight_changes,
 )
-from gatdiag.experiments.reproduce.reproduction import Options
 from gatdiag.experiments.settings import Experiment
 from gatdiag.run import load
 
@@ -137,27 +131,3 @@ def test_relative_gradients_under_adam_are_judged_at_each_depth():
         "Reproduced: 5 layers, test accuracy: 71.6% with xavier, 80.0% with balanced_orthogonal.",
         "NOT reproduced: 5 layers, largest relative gradient: 0.02 with xavier, 0.01 with balanced_orthogonal.",
     ]
-
-
-def test_sizes_are_those_of_the_graphs_that_can_be_had(monkeypatch):
-    def load(name, root):
-        if name == "PubMed":
-            raise InputError("not here")
-        edges = {"Cora": 10556}.get(name, 3)
-        return Data(x=torch.zeros(2708, 1), edge_index=torch.zeros(2, edges, dtype=torch.long))
-
-    monkeypatch.setattr(gats, "load_graph", load)
-    evidence = TABLE_8.evidence(Options())
-    assert evidence.text.startswith("1 of the 8 available graphs have the published sizes.")
-    same = evidence.table.set_index("graph")["same"]
-    assert (same["Cora"], same["PubMed"], same["texas.npz"]) == ("yes", "not available", "NO")
-
-
-def test_it_is_said_that_no_graph_could_be_had(monkeypatch):
-    def load(name, root):
-        raise InputError("not here")
-
-    monkeypatch.setattr(gats, "load_graph", load)
-    evidence = TABLE_8.evidence(Options())
-    assert evidence.text.startswith("0 of the 0 available graphs have the published sizes.")
-    assert {*evidence.table["same"]} == {"not available"}

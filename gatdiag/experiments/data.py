@@ -94,7 +94,6 @@ class Variant:
             graphs of that paper are those called ``.npz``, with edges as stored.
         edges: ``undirected``: add the reverse of each edge.
         isolated: ``unmasked``: remove isolated nodes from all masks, as for CiteSeer in that paper.
-        test: ``rest``: test on all nodes outside of the training and validation masks, as in PairNorm.
         missing: Share of the nodes outside of the training mask whose features are set to zero, as in semi-supervised
             classification with missing vectors (SSNC-MV).
         missing_seed: Seed for the choice of these nodes; the global random state is not touched.
@@ -103,15 +102,14 @@ class Variant:
         InputError: A value is out of range.
 
     Source:
-        Zhao & Akoglu, "PairNorm: Tackling Oversmoothing in GNNs", ICLR 2020. With the standard test nodes and
-        ``--transform none``, missing features are those of "Lipschitz Normalization for Self-Attention Layers"
-        (Dasoulas, Scaman, Virmaux, ICML 2021).
+        Zhao & Akoglu, "PairNorm: Tackling Oversmoothing in GNNs", ICLR 2020. With ``--transform none``, missing
+        features are those of "Lipschitz Normalization for Self-Attention Layers" (Dasoulas, Scaman, Virmaux, ICML
+        2021).
     """
 
     split: int | None = None
     edges: Literal["stored", "undirected"] = "stored"
     isolated: Literal["kept", "unmasked"] = "kept"
-    test: Literal["standard", "rest"] = "standard"
     missing: float = 0.0
     missing_seed: int = 0
 
@@ -202,7 +200,7 @@ def _parse_name(name: str) -> tuple[str, dict[str, Any]]:
 
 
 _VARIANT: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"split": int, "edges": str, "isolated": str, "test": str, "missing": float, "missing_seed": int}
+    {"split": int, "edges": str, "isolated": str, "missing": float, "missing_seed": int}
 )
 
 
@@ -254,8 +252,6 @@ def _read_npz(file: Path) -> Data:
 def _apply_variant(graph: Data, variant: Variant) -> Data:
     if variant.edges == "undirected":
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
-    if variant.test == "rest":
-        graph.test_mask = ~(graph.train_mask | graph.val_mask)
     if variant.isolated == "unmasked":
         linked = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool)
         linked[remove_self_loops(graph.edge_index)[0].flatten()] = True

@@ -2,10 +2,8 @@
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,27 +101,14 @@ def test_work_is_done_there_on_one_thread(cluster):
     assert -os.getpid() not in answers
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on_and_its_numbers_are_those_of_processes(cluster, cells, expected, tmp_path):
+def test_its_numbers_are_those_of_processes_and_what_is_done_is_kept(cluster, cells, expected, tmp_path):
     backend, address, _ = cluster
-    (tmp_path / "grid.toml").write_text(GRID)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "gatdiag", "sweep", tmp_path / "grid.toml", "--out", out, "--backend", backend]
-    process = subprocess.Popen(
-        [*map(str, command), "--address", address], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None and not contents(out):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = {name: (out / "cells" / name).stat().st_mtime_ns for name in contents(out)}
-    assert before
+    sweep(cells[:2], tmp_path)
     heard = []
-    assert sweep(cells, out, pool=Pool(None, backend, address), on_cell=lambda _, outcome: heard.append(outcome)) == {}
-    assert contents(out) == expected
-    assert before == {name: (out / "cells" / name).stat().st_mtime_ns for name in before}
-    assert heard.count("kept") == len(before)
-    assert len(heard) == len(cells)
+    pool = Pool(None, backend, address)
+    assert sweep(cells, tmp_path, pool=pool, on_cell=lambda _, outcome: heard.append(outcome)) == {}
+    assert contents(tmp_path) == expected
+    assert (heard.count("kept"), len(heard)) == (2, len(cells))
 
 
 def test_runs_are_written_by_the_workers(cluster, cells, expected, tmp_path):

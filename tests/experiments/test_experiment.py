@@ -7,7 +7,7 @@ import torch
 import gatdiag
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
-from gatdiag.experiments.experiment import FILE, graph_of, make_document, prepared_model, run_experiment
+from gatdiag.experiments.experiment import FILE, make_document, prepared_model, run_experiment
 from gatdiag.experiments.models import gat
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import train
@@ -85,10 +85,6 @@ def test_first_weights_are_those_of_the_scheme_and_the_seed(scheme):
     assert (first["convs.0.att"] == 0).all() == (scheme in ("xavier_zero_attention", "balanced_xavier"))
 
 
-def test_the_largest_seed_will_do():
-    assert run_experiment(replace(QUICK, seed=2**63 - 1)).epochs == QUICK.epochs
-
-
 @pytest.mark.parametrize("model", ["omega-gat", "deep-gt", "sage"])
 def test_networks_that_are_no_stack_are_balanced_by_their_laws(model):
     graph = load_graph(QUICK.data)
@@ -131,12 +127,8 @@ def test_learning_rates_are_those_of_the_paper(data, optimizer, rates):
     ("wrong", "message"),
     [
         ({"transform": "rows"}, "transform"),
-        ({"optimizer": "Adadelta"}, "optimizer to be one of SGD, Adam"),
-        ({"learning_rate": -0.1}, "learning_rate to be 0 or more"),
         ({"initialization": "zeros"}, "schemes"),
         ({"device": "cuda"}, "finds no GPU"),
-        ({"model": "gnn"}, "model"),
-        ({"epochs": 0}, "epochs"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong, message, monkeypatch, tmp_path):
@@ -155,10 +147,3 @@ def test_a_loss_that_is_no_number_is_null_in_the_file(tmp_path):
     result = run_experiment(replace(QUICK, learning_rate=1e30, epochs=4), folder=tmp_path / "run")
     assert result.loss != result.loss or result.loss == float("inf")
     assert json.loads((tmp_path / "run" / FILE).read_text())["result"]["loss"] is None
-
-
-def test_features_of_the_graph_are_as_the_settings_have_them():
-    stored, normalized = (graph_of(Experiment(data="sbm", transform=one)).x for one in ("none", "normalize-features"))
-    assert torch.equal(stored, load_graph("sbm").x)
-    torch.testing.assert_close(normalized.sum(1), stored.any(1).float())  # a few have no words
-    assert torch.equal(graph_of(Experiment(data="sbm")).x, stored)

@@ -1,9 +1,6 @@
 """The bank of faults: data, trainings, criteria and counting; no test trains all of it."""
 
-import json
 import math
-import multiprocessing
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +19,6 @@ from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.faults.tables import confusion_table, write_bank
 from gatdiag.experiments.faults.tasks import INPUTS, LABELS
 from gatdiag.experiments.faults.training import DISTURBANCES, LOSSES, OPTIMIZED, Outcome, train
-from gatdiag.experiments.pool import Pool
 
 SMALL = Recipe(nodes=200, width=8, steps=6, optimizer="SGD", lr=0.5)
 BANK = [*cases()]
@@ -355,24 +351,3 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
     assert again["verdict"][0] == HEALTHY
     run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-5)], jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]
-
-
-def test_a_killed_bank_goes_on_where_it_was(tmp_path):
-    evaluate, short = partial(evaluate_case, folder=tmp_path), Recipe(width=8, steps=3)
-    chosen = [Case(HEALTHY, 0, short, None), Case(HEALTHY, 2, replace(short, steps=100_000), None)]
-    with Pool(2).map(len, ["", ""]) as done:  # with this the server of processes has imported torch
-        list(done)
-    process = multiprocessing.get_context("forkserver").Process(target=run_cases, args=(evaluate, chosen, 1))
-    process.start()
-    while not (tmp_path / "healthy-02" / "faulty" / "meta.json").exists():
-        assert process.is_alive()
-        time.sleep(0.05)
-    process.kill()
-    process.join()
-    kept = (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns
-    assert not (tmp_path / "healthy-02" / "faulty.json").exists()
-    results = run_cases(evaluate, [chosen[0], replace(chosen[1], faulty=short)], jobs=1)
-    assert len(results) == 2
-    assert (tmp_path / "healthy-00" / "faulty.json").stat().st_mtime_ns == kept
-    assert len(gatdiag.load(tmp_path / "healthy-02" / "faulty").steps) == 3
-    assert json.loads((tmp_path / "healthy-02" / "faulty.json").read_text())["recipe"]["steps"] == 3

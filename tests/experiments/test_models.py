@@ -58,27 +58,6 @@ def graph_convolution(conv, x):
     return scale[:, None] * adjacency * scale[None] @ x @ conv.lin.weight.T
 
 
-@pytest.mark.parametrize("heads", [1, 2])
-def test_gat_is_a_stack_of_dense_attention(heads):
-    torch.manual_seed(0)
-    model = gat(5, 3, hidden_channels=4, layers=3, heads=heads)
-    h = X
-    for conv in model.convs[:-1]:
-        h = F.relu(attention_layer(conv, h))
-        assert h.shape == (4, 4 * heads)
-    torch.testing.assert_close(model(X, EDGES), attention_layer(model.convs[-1], h))
-
-
-@pytest.mark.parametrize("factory", [gcn, residual_gcn])
-def test_gcn_is_a_stack_of_dense_convolutions(factory):
-    torch.manual_seed(0)
-    model = factory(5, 3, hidden_channels=4, layers=4)
-    h = F.relu(graph_convolution(model.convs[0], X))
-    for conv in model.convs[1:-1]:
-        h = F.relu(graph_convolution(conv, h)) + (h if factory is residual_gcn else 0)
-    torch.testing.assert_close(model(X, EDGES), graph_convolution(model.convs[-1], h))
-
-
 @pytest.mark.parametrize("factory", [gat, gcn, residual_gcn])
 def test_the_defaults_are_ten_layers_of_width_64_without_bias(factory):
     names = [name for name, _ in factory(5, 3).named_parameters()]
@@ -115,6 +94,7 @@ def perturbed(model):
         (Network("omega-gat", heads=2, share_weights=False), omega_layer),
         (Network("transformer", heads=2, bias=True, residual=True), dot_product_layer),
         (Network("gcn", activation="elu"), graph_convolution),
+        (Network("gcn", residual=True), graph_convolution),
     ],
 )
 def test_a_network_is_a_stack_of_its_dense_layers(network, layer):
@@ -202,7 +182,7 @@ def test_norms_stand_after_all_layers_but_the_last(norm):
     assert model(X, EDGES).shape == (4, 3)
 
 
-@pytest.mark.parametrize("kind", ["gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt"])
+@pytest.mark.parametrize("kind", ["omega-gat", "deep-gt"])
 def test_dropout_of_attention_acts_in_training_only(kind):
     torch.manual_seed(0)
     model = build(Network(kind, layers=2, width=8, attention_dropout=0.5), 5, 3)

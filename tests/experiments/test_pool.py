@@ -1,11 +1,9 @@
 import multiprocessing
-import os
 from multiprocessing.connection import wait
 
 import pytest
 import torch
 
-from gatdiag.errors import InputError
 from gatdiag.experiments.pool import Pool
 
 # What other processes work on must be found there, wherever tests are imported from: so it is of Python itself.
@@ -20,15 +18,11 @@ def test_all_is_worked_on_with_one_thread_whatever_the_number_of_processes(jobs)
     assert torch.get_num_threads() == threads
 
 
-def test_a_process_that_was_killed_is_one_line():
-    with pytest.raises(InputError, match="workers was killed"), Pool(2).map(os._exit, [1, 1]) as done:
-        list(done)
-
-
 def test_after_an_interrupt_workers_do_not_finish_what_they_began():
+    others = {*multiprocessing.active_children()}  # of an earlier test, on their way out
     with pytest.raises(KeyboardInterrupt), Pool(2).map(eval, ["1", *["__import__('time').sleep(90)"] * 2]) as done:
         next(iter(done))
-        workers = multiprocessing.active_children()
+        workers = {*multiprocessing.active_children()} - others
         raise KeyboardInterrupt
     assert len(workers) == 2
     for worker in workers:  # by its sentinel: the pool may be the one that collects its exit code

@@ -160,14 +160,6 @@ def test_a_cluster_that_makes_no_sense_is_refused(cells, tmp_path, options, mess
         sweep(cells, tmp_path / "out", pool=Pool(**options))
 
 
-def test_trainings_may_be_watched(cells, tmp_path):
-    sweep(cells[:1], tmp_path / "out", watched=cells[:1])
-    run = gatdiag.load(tmp_path / "out" / "runs" / cell_key(cells[0]))
-    assert len(run.steps) == 6
-    written = json.loads((tmp_path / "out" / "cells" / f"{cell_key(cells[0])}.json").read_text())
-    assert written["result"] == asdict(run_experiment(cells[0]))
-
-
 def test_a_run_that_was_not_recorded_to_its_end_is_recorded_again(cells, tmp_path):
     sweep(cells[:1], tmp_path)  # has a result from now on
     begun = Store.create(sweeping.run_folder(cells[0], tmp_path), {})

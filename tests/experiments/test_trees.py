@@ -133,10 +133,7 @@ def test_an_experiment_on_trees_is_watched_like_any_other(tmp_path):
     ("wrong", "message"),
     [
         ({"data": "Cora"}, "trees=16 expects data to be tree"),
-        (
-            {"model": "sage", "heads": 1},
-            "of gcn, gat, gin, ggnn, got tree:depth=2 with sage",
-        ),
+        ({"model": "sage", "heads": 1}, "of gcn, gat, gin, ggnn, got tree:depth=2 with sage"),
         ({"trees": -1}, "trees to be 0 or more"),
         ({"passes": 0}, "passes"),
         ({"trees": 0, "passes": 2}, "passes"),

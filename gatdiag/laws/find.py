@@ -18,7 +18,7 @@ from gatdiag.laws.check import Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZERO_EXPONENT, Label
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import read_outputs
+from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
@@ -159,7 +159,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         for name, label in labels.items():
             trace.set_label(replica.parameters[name], label)
         with trace:
-            outputs = call(read_outputs).tensors
+            outputs = list(floating_tensors(call()))
         exponents.cause = OUTPUT
         for tensor in outputs:
             exponents.require_zero(trace.label_of(tensor))

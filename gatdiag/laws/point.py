@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.errors import GatdiagError, ModelError
-from gatdiag.laws.outputs import read_outputs
+from gatdiag.laws.outputs import floating_tensors
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
@@ -105,7 +105,7 @@ def random_loss_gradients(
     extra_outputs = [] if extra_outputs is None else extra_outputs
     extra_outputs.clear()
     with torch.enable_grad():
-        outputs = [output for output in replica.run(read_outputs).tensors if output.requires_grad]
+        outputs = [output for output in floating_tensors(replica.run()) if output.requires_grad]
         # a copy, as checkpointed segments run again in the backward pass and add to extra_outputs
         ends = [*outputs, *extra_outputs]
         if not any(end.numel() for end in ends):
@@ -132,28 +132,16 @@ def _cotangents(ends: Sequence[Tensor], perturbation: float, turn: int, size: fl
 
 
 def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
-    """Vector-Jacobian products, accumulated into memory that is allocated beforehand.
-
-    Small results allocated between large temporaries would fragment the heap.
-    """
-    reached: set[str] = set()
-    handles = [
-        tensor.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
-        for name, tensor in parameters.items()
-    ]
+    """Vector-Jacobian products; not by `torch.autograd.grad`, which reentrant checkpoints do not support."""
+    check_time()
     try:
-        for tensor in parameters.values():
-            tensor.grad = torch.zeros_like(tensor, requires_grad=False)
-        check_time()
         with torch.autograd.set_detect_anomaly(False):  # what is not finite is seen by the caller
             torch.autograd.backward(ends, cotangents, retain_graph=retain)
-        return {name: tensor.grad for name, tensor in parameters.items() if name in reached and tensor.grad is not None}
+        return {name: tensor.grad.to_dense() for name, tensor in parameters.items() if tensor.grad is not None}
     except GatdiagError:
         raise
     except Exception as error:
         raise ModelError(f"The backward pass failed with {type(error).__name__}: {error}") from error
     finally:
-        for handle in handles:
-            handle.remove()
         for tensor in parameters.values():
             tensor.grad = None

@@ -3,8 +3,7 @@
 A law of one call is a law of the training only if every call computes the same function, up to dropout masks. A layer
 dropped at random, a counter or a hidden state make calls differ, and a rare branch may not occur in a few calls. So two
 calls in a row are tracked, without resetting random numbers and state in between: whether they run different
-operations, and whether one reads a number that may be another in the next. Tensors can be tracked. Python numbers
-cannot, so one that changes must be an attribute that the forward pass only counts with.
+operations, and whether one reads a number that may be another in the next, or changes a Python number.
 """
 
 import pickle
@@ -15,19 +14,18 @@ from contextlib import contextmanager
 from functools import reduce
 from operator import or_
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.errors import ModelError
-from gatdiag.laws.outputs import Outputs, read_outputs
 from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.deadline import check_time
+from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.replica import Caller, Replica
 from gatdiag.structure.state import ModelState
 
@@ -60,71 +58,27 @@ def _find_obstacle(replica: Replica, call: Caller) -> str | None:
     if obstacle or tracker.operations != first:
         return obstacle or _DIFFERS
     after = ModelState(replica.model)
-    for path in after.changed_since(before):
-        if not _is_only_counted(path, after, call, tracker, first):
-            return f"{_MAY_DIFFER}: it changes {path}"
-    return None
+    changed = after.changed_since(before)
+    return f"{_MAY_DIFFER}: it changes {changed[0]}" if changed else None
 
 
 def _run_tracked(call: Caller, tracker: "_OriginTracker") -> str | None:
     tracker.start_call()
     with _detect_foreign_randomness(tracker), tracker, _ExportTracker(tracker):
-        outputs: Outputs = call(read_outputs)
-    return outputs.obstacle or tracker.obstacle
+        call()
+    return tracker.obstacle
 
 
-class CountOnlyNumber:
-    """Stands in for a number: allows counting (`self.calls += 1`), and raises on any other use."""
-
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """Type of the number, for isinstance."""
-        return self._kind
-
-    def __add__(self, other: object) -> "CountOnlyNumber":
-        """Return itself."""
-        return self
-
-    __radd__ = __sub__ = __add__
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("a number that changes from call to call is used")
-
-    __bool__ = __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __format__ = _refuse
-
-
-def _is_only_counted(
-    path: str, state: ModelState, call: Caller, tracker: "_OriginTracker", first: list[tuple[Any, ...]]
-) -> bool:
-    """True if a number that changes from call to call is used for nothing but counting."""
-    kind = type(state.numbers[path])
-    if path not in state.attributes or kind not in (int, float):
-        return False
-    attributes, name = state.attributes[path]
-    attributes[name] = CountOnlyNumber(kind)
-    try:
-        return _run_tracked(call, tracker) is None and tracker.operations == first
-    except ModelError:
-        return False
-
-
-class _OriginTracker(TorchDispatchMode):
+class _OriginTracker(DispatchMode):
     """Tracks what tensors are computed from: parameters, random numbers, state of earlier calls."""
 
     def __init__(self, replica: Replica) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operations: list[tuple[Any, ...]] = []  # of one call, those that depend on parameters
         self.obstacle: str | None = None  # why another call may differ
         self._parameters = {id(tensor): name for name, tensor in replica.parameters.items() if tensor.requires_grad}
         self._origins = WeakTensorKeyDictionary()  # of tensors created or written in these calls
         self._written: dict[int, tuple[int, Tensor]] = {}  # memory written through a view
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # see gatdiag.laws.trace.Trace
 
     def start_call(self) -> None:
         """Mark all tensors that exist as state of an earlier call."""

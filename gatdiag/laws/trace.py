@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 from gatdiag.structure.deadline import check_time
+from gatdiag.structure.isolation import DispatchMode
 
 _CREATES_ZEROS = (arrangement.new_zeros, arrangement.full, arrangement.lift)
 _ALLOWS_MIXTURES = (elementwise.homogeneous, elementwise.power, RULES["square"], RULES["sqrt"], reduction.sum_or_norm)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
-class Trace(TorchDispatchMode):
+class Trace(DispatchMode):
     """Propagates labels through every operation that runs while the mode is on, and adds equations to `exponents`.
 
     A number that is read from a labeled tensor (`item`) may decide anything, so the tensor must keep its scale.
@@ -35,7 +35,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, exponents: Exponents, current_module: Callable[[], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._exponents = exponents
         self._current_module = current_module
         self._labels = WeakTensorKeyDictionary()
@@ -43,11 +43,6 @@ class Trace(TorchDispatchMode):
         self._views: dict[int, list[TensorWeakRef]] = {}  # storage -> tensors in it
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # nothing is compiled while tracing, and guarding against it imports torch._dynamo, which takes seconds
-        return False
 
     def label_of(self, tensor: Tensor) -> Label:
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
@@ -140,18 +135,18 @@ class Trace(TorchDispatchMode):
     def _merge_into_view(self, view: Tensor, changed: Tensor) -> Label:
         """The label of a view after another tensor in the same memory got a new one."""
         old, new = self.label_of(view), self.label_of(changed)
+        if view.is_complex() != changed.is_complex():
+            self._exponents.require_zero(old)
+            self._exponents.require_zero(new)
+            return Label()
         target, source = _memory_positions(view), _memory_positions(changed)
         if not target.numel() or not source.numel():
             return old
         size = int(max(target.max(), source.max())) + 1
         ids, zeros = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
-        for label, tensor, positions in ((old, view, target), (new, changed, source)):
-            label = label.map(lambda array: array.unsqueeze(-1)) if tensor.is_complex() else label
+        for label, positions in ((old, target), (new, source)):
             ids[positions], zeros[positions] = self._exponents.to_entries(label, positions.shape)
-        label = Label.from_entries(ids[target], zeros[target])
-        if not view.is_complex():
-            return label
-        return self._exponents.require_uniform(label, [view.ndim]).map(lambda array: array.squeeze(-1))
+        return Label.from_entries(ids[target], zeros[target])
 
 
 def _has_scale(tensor: Tensor) -> bool:
@@ -159,12 +154,9 @@ def _has_scale(tensor: Tensor) -> bool:
 
 
 def _memory_positions(tensor: Tensor) -> Tensor:
-    """Positions of the entries in memory; of complex ones, two along a last axis."""
-    size, stride, offset, width = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.element_size()
-    if not tensor.is_complex():
-        return torch.arange(tensor.untyped_storage().nbytes() // width).as_strided(size, stride, offset)
-    memory = torch.arange(tensor.untyped_storage().nbytes() * 2 // width)
-    return memory.as_strided((*size, 2), (*(2 * step for step in stride), 1), 2 * offset)
+    """Positions of the entries in memory."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return torch.arange(count).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 def _bind_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

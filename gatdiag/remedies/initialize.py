@@ -434,7 +434,7 @@ def _check_branch_gradients(
         replica.parameters[name].detach().copy_(tensor)
     branch_ends = [replica.parameters[name].requires_grad_() for name in branches]
     with torch.enable_grad(), preserve_random_state({tensor.device for tensor in branch_ends}):
-        outputs = replica.run(lambda output: [out for out in floating_tensors(output) if out.requires_grad])
+        outputs = [out for out in floating_tensors(replica.run()) if out.requires_grad]
         value = torch.stack([(out * torch.randn_like(out)).sum().to(torch.float64) for out in outputs]).sum()
         gradients = torch.autograd.grad(value, branch_ends, allow_unused=True)
     for name, gradient in zip(branches, gradients, strict=True):

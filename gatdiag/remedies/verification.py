@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
-from gatdiag.laws.outputs import floating_tensors, read_outputs
+from gatdiag.laws.outputs import floating_tensors
 from gatdiag.names import join_names, quote
 from gatdiag.remedies.least_norm import Rescaling, find_rescaling
 from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
@@ -53,10 +53,10 @@ def output_difference(
     if dtype is not None:
         replica.to(dtype)
     replica.model.eval()
-    before = replica.run_no_grad(read_outputs).tensors
+    before = list(floating_tensors(replica.run_no_grad()))
     for name, factor in factors.items():
         multiply_(replica.parameters[name], factor)
-    after = replica.run_no_grad(read_outputs).tensors
+    after = list(floating_tensors(replica.run_no_grad()))
     dtypes = {tensor.dtype for tensor in [*before, *floating_tensors(replica.parameters)]}
     epsilon = max((torch.finfo(each).eps for each in dtypes), default=0.0)
     changes = [_difference(old, new) for old, new in zip(before, after, strict=True) if old.numel()]

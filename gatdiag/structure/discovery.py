@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.errors import ModelError
 from gatdiag.structure.adapters import ADAPTERS, adapter_name, is_normalization, layer_kind, parameter_role, weight_name
 from gatdiag.structure.copying import tensor_arguments
+from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
 
@@ -49,8 +49,6 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
             0.bias [3]: bias
         2 2: Linear
             2.weight [2, 3]: feature weight
-        >>> discover(model).layer_of("2.weight").index
-        2
     """
     model = unwrap(model)
     check_initialized(model, args, kwargs)
@@ -184,18 +182,14 @@ def execution_order(
     return sorted(uses, key=uses.__getitem__)
 
 
-class _ReadMode(TorchDispatchMode):
+class _ReadMode(DispatchMode):
     """Calls `note` with the owner of every tensor, given by id, that an operation reads."""
 
     def __init__(self, owners: Mapping[int, str], foreign: Mapping[int, str], note: Callable[[str], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.owners = owners
         self.foreign = foreign
         self.note = note
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # skipping imports torch._dynamo, which takes seconds, and nothing is compiled here
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None

@@ -2,7 +2,6 @@
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,11 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatdiag.structure.deadline import check_time
 
-# The default dtype and torch's fast paths are global: a second thread would save and restore the first one's changes.
-_global_settings = threading.RLock()
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode in which nothing is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # guarding against compilation imports torch._dynamo, which takes seconds
 
 
 @contextmanager
@@ -53,7 +61,7 @@ def disable_fast_paths() -> Iterator[None]:
 
     They hide operations; and autocast reads copies of weights, which it may have cached, and computes in low precision.
     """
-    with _global_settings, ExitStack() as stack:
+    with ExitStack() as stack:
         fastpath = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
@@ -76,7 +84,7 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    with _global_settings, _PrecisionMode(dtype):
+    with _PrecisionMode(dtype):
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
@@ -87,7 +95,6 @@ def working_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 _CASTS = {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
-_LEGACY = {f"torch.{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16")}
 
 
 class _PrecisionMode(TorchFunctionMode):
@@ -99,7 +106,7 @@ class _PrecisionMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         check_time()
-        if func in _CASTS or (func is Tensor.type and len(args) > 1 and _type_name(args[1]) in _LEGACY):
+        if func in _CASTS:
             return args[0].to(self.dtype)
         name = getattr(func, "__name__", "")
         is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
@@ -116,7 +123,3 @@ class _PrecisionMode(TorchFunctionMode):
             differs = value.is_floating_point() and value.dtype != self.dtype
             return value.to(self.dtype) if differs else value
         return type(value)(map(self._convert, value)) if type(value) in (list, tuple) else value
-
-
-def _type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias
 
-from gatdiag.errors import InputError
 from gatdiag.roles import Role
 
-T = TypeVar("T")
 Order: TypeAlias = Literal["execution", "module"]
 
 
@@ -92,35 +89,3 @@ class Structure:
     def parameters(self) -> tuple[ParameterInfo, ...]:
         """Every parameter once, layer by layer."""
         return tuple(info for layer in self.layers for info in layer.parameters)
-
-    def layer(self, name: str) -> Layer:
-        """The layer with this name.
-
-        Raises:
-            InputError: There is no such layer.
-        """
-        return _find({layer.name: layer for layer in self.layers}, name, "layer")
-
-    def parameter(self, name: str) -> ParameterInfo:
-        """The parameter that has this name among its names.
-
-        Raises:
-            InputError: There is no such parameter.
-        """
-        return _find({known: info for info in self.parameters for known in info.names}, name, "parameter")
-
-    def layer_of(self, name: str) -> Layer:
-        """The layer of a parameter, which is given by any of its names.
-
-        Raises:
-            InputError: There is no such parameter.
-        """
-        owners = {known: layer for layer in self.layers for info in layer.parameters for known in info.names}
-        return _find(owners, name, "parameter")
-
-
-def _find(known: dict[str, T], name: str, what: str) -> T:
-    if name in known:
-        return known[name]
-    similar = get_close_matches(name, known, n=3) or list(known)[:3]
-    raise InputError(f"Expected the name of a {what}, got {name!r}. Names in this model include {similar}.")

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from gatdiag.structure.program import Program
 from gatdiag.structure.state import preserve_state
 
 T = TypeVar("T")
-Caller: TypeAlias = Callable[[Callable[[Any], Any]], Any]
+Caller: TypeAlias = Callable[[], Any]
 
 
 class Replica:
@@ -40,24 +40,18 @@ class Replica:
         self.kwargs = dict(kwargs)
         self._dtype: torch.dtype | None = None
 
-    def run(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
-        """Call the copy on fresh copies of the inputs.
+    def run(self) -> Any:
+        """Call the copy on fresh copies of the inputs, and return its output.
 
         Every run starts in the same state: random states, buffers, caches and hidden states are restored afterwards, so
         that a dropout layer drops the same entries each time. Compilation, fused attention and the transformer
         encoder's fast path are off, so that a dispatch mode sees plain operations. Gradients are recorded as outside.
 
-        Args:
-            read: Called with the output under the same conditions, because the output may be a lazy iterator.
-
-        Returns:
-            What `read` returns; by default the output.
-
         Raises:
             ModelError: The forward pass failed. The message names the innermost layer that was running.
         """
         with self.isolated() as call:
-            return call(read)
+            return call()
 
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
@@ -66,26 +60,27 @@ class Replica:
             tensor.device for tensor in [*self.parameters.values(), *reachable_tensors((self.args, self.kwargs))]
         }
 
-        def call(read: Callable[[Any], Any]) -> Any:
+        def call() -> Any:
             args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
             try:
                 is_program = len(args) == 1 and isinstance(args[0], Program)
-                return read(args[0].run(self.model) if is_program else self.model(*args, **kwargs))
+                return args[0].run(self.model) if is_program else self.model(*args, **kwargs)
             except GatdiagError:
                 raise
             except Exception as error:
                 raise ModelError(_failure_message(self.model, error)) from error
 
-        with ExitStack() as stack:
-            stack.enter_context(preserve_random_state(devices))
-            stack.enter_context(disable_fast_paths())
-            stack.enter_context(working_precision(self._dtype))
-            stack.enter_context(preserve_state(self.model))
+        with (
+            preserve_random_state(devices),
+            disable_fast_paths(),
+            working_precision(self._dtype),
+            preserve_state(self.model),
+        ):
             yield call
 
-    def run_no_grad(self, read: Callable[[Any], Any] = lambda output: output) -> Any:
+    def run_no_grad(self) -> Any:
         """As `run`, without recording gradients, unless the forward pass itself differentiates (forces, penalties)."""
-        return self.no_grad(lambda call: call(read))
+        return self.no_grad(lambda call: call())
 
     def no_grad(self, body: Callable[[Caller], T]) -> T:
         """Call `body` with the function that `isolated` yields, without recording gradients as in `run_no_grad`."""
@@ -204,7 +199,8 @@ def check_initialized(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapp
     lazy = _lazy_layers(model)
     if lazy and (args or kwargs) and not any(map(is_lazy, model.buffers())):  # these cannot be copied
         trial = Replica(_copy(model, None)[0], args, kwargs or {})
-        unused = trial.run_no_grad(lambda _: _lazy_layers(trial.model))
+        trial.run_no_grad()
+        unused = _lazy_layers(trial.model)
         lazy = {path: names for path, names in lazy.items() if path not in unused}
     for path, names in lazy.items():
         layer = _describe_layer(path, dict(model.named_modules())[path])

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial, singledispatchmethod
-from itertools import count
 from types import CodeType, FunctionType, MethodType, NoneType, SimpleNamespace
 from typing import Any
 
@@ -41,12 +40,10 @@ class ModelState:
 
     Attributes:
         numbers: Path -> value, of counters, flags and states of random generators, except those of library layers.
-        attributes: Path -> (`vars` of the module, attribute name), of the numbers that are attributes of modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.numbers: dict[str, Any] = {}
-        self.attributes: dict[str, tuple[dict[str, Any], str]] = {}
         self._undo: list[Callable[[], Any]] = []
         self._seen: dict[int, object] = {}
         self._packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - _LIBRARIES
@@ -90,8 +87,6 @@ class ModelState:
         if not self._is_of_user(type(module)):
             return
         for name, value in vars(module).items():
-            if isinstance(value, _NUMBERS):
-                self.attributes[f"{path}.{name}"] = vars(module), name
             if name not in _INTERNAL:
                 self._visit(f"{path}.{name}", value)
         self._visit(type(module).__name__, type(module))
@@ -109,10 +104,6 @@ class ModelState:
     def _visit_callable(self, call: Any, path: str) -> None:
         is_method = isinstance(call, MethodType)
         self._visit(path, (call.__self__, call.__func__) if is_method else (call.func, call.args, call.keywords))
-
-    @_visit_object.register
-    def _visit_count(self, iterator: count, path: str) -> None:  # type: ignore[type-arg]
-        self.numbers[path] = repr(iterator)
 
     @_visit_object.register
     def _visit_python_generator(self, generator: random.Random, path: str) -> None:

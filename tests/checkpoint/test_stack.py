@@ -173,7 +173,8 @@ def stack(*widths, make=gnn.GCNConv):
 def fed(model):
     """A layer, and the one that its outputs feed, as the laws have them."""
     structure = find_layers(model.state_dict())
-    ends = ((law.layer, structure.layer_of(law.terms[-1].parameter).name) for law in shown(model.state_dict())[0])
+    layer_of = {info.name: layer.name for layer in structure for info in layer.parameters}
+    ends = ((law.layer, layer_of[law.terms[-1].parameter]) for law in shown(model.state_dict())[0])
     return list(dict.fromkeys(ends))
 
 

@@ -1,15 +1,11 @@
-"""The floating tensors in whatever a forward pass may return."""
+"""The floating-point tensors in whatever a forward pass may return."""
 
 import threading
-import weakref
-from collections import ChainMap, OrderedDict, UserDict, deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, UserDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from itertools import count
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +16,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
 from torch_geometric.data import Data, HeteroData
 
+from gatdiag.errors import ModelError
 from gatdiag.laws import find_laws
-from gatdiag.laws.outputs import floating_tensors, read_outputs
+from gatdiag.laws.outputs import floating_tensors
 
 A, B = torch.ones(2), torch.ones(3, dtype=torch.float64)
 COUNT = torch.ones(2, dtype=torch.int64)
@@ -39,60 +36,19 @@ class Output:
     step: int = 0
 
 
-class Plain:
-    def __init__(self) -> None:
-        self.logits, self.name = A, "x"
-
-
 @dataclass(slots=True)
 class Slotted:
     logits: Tensor
-
-
-class Half:
-    __slots__ = ("__dict__", "hidden")
-
-
-class Under(list):  # type: ignore[type-arg]
-    __slots__ = ("hidden",)
-
-
-class Tagged(dict):  # type: ignore[type-arg]
-    pass
 
 
 class Kind(Enum):
     ONE = 1
 
 
-def tagged() -> Tagged:
-    value = Tagged(a=A)
-    value.a, value.more = value["a"], B  # type: ignore[attr-defined]
-    return value
-
-
-def cyclic() -> list[Any]:
-    value: list[Any] = [A]
-    value += [{"again": value}, SimpleNamespace(back=value, more=B)]
-    return value
-
-
-def attributed() -> Tensor:
-    value = A.clone()
-    value.more = B  # type: ignore[attr-defined]
-    value.itself = value  # type: ignore[attr-defined]
-    return value
-
-
 def graph() -> HeteroData:
     value = HeteroData()
     value["user"].x, value["item"].x, value["user", "buys", "item"].edge_index = A, B, COUNT
     return value
-
-
-def generated() -> Iterator[Any]:
-    yield A
-    yield (value for value in (B, A))
 
 
 @pytest.mark.parametrize(
@@ -104,36 +60,17 @@ def generated() -> Iterator[Any]:
         ((A, [B, {"x": A}]), [A, B, A]),
         (OrderedDict(b=B, a=(COUNT, A)), [B, A]),
         (Named(A, COUNT), [A]),
-        (Output(A, (B, A)), [A, B, A]),
-        (Output, []),
-        (Plain(), [A]),
+        (Output(A, (B, A)), [A, B]),
+        (Slotted(A), [A]),
         (Data(x=A, edge_index=COUNT), [A]),
         (deque([A, {"b": B}]), [A, B]),
         (frozenset([A]), [A]),
-        ({"a": A}.values(), [A]),
-        ({A: 1}.keys(), [A]),
-        ({"a": B}.items(), [B]),
-        ({A: B}, [A, B]),
-        (iter([A, B]), [A, B]),
-        (map(torch.neg, [A]), [-A]),
-        (zip([A], [B], strict=True), [A, B]),
-        (generated(), [A, B, A]),
-        (MappingProxyType({"a": A}), [A]),
         (UserDict(a=A), [A]),
-        (ChainMap({"a": A}, {"b": B}), [A, B]),
-        (SimpleNamespace(a=A, b=[B]), [A, B]),
-        (tagged(), [A, B]),
-        (cyclic(), [A, B]),
-        (attributed(), [A, B, A]),
-        (weakref.ref(A), [A]),
         (graph(), [A, B]),
         (pack_sequence([A, A]), [torch.ones(4)]),
         (distributions.Normal(A, 2 * A), [A, 2 * A]),
-        (torch.nested.nested_tensor([A, torch.ones(3)], layout=torch.jagged), [A, torch.ones(3)]),
-        ([np.ones(2), np.float64(2), Kind.ONE, torch.float32, torch.device("cpu"), Path("x"), range(3), len, 1j], []),
+        ([np.ones(2), np.float64(2), Kind.ONE, torch.float32, torch.device("cpu"), Path("x"), range(3), 1j], []),
         (None, []),
-        ("text", []),
-        (3.0, []),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -144,16 +81,10 @@ def test_every_floating_tensor_is_found_in_order(value: object, found: list[Tens
     assert all(map(torch.equal, got, found))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(threading.Lock(), count(), torch.jit.script(nn.Linear(2, 2)), {"a": [A, threading.Lock()]}),
-        *(lambda: A, partial(torch.add, A, other=B), A.tolist, ValueError("text", A), np.array([A, None], object)),
-        *(Slotted(A), [Half()], Under()),
-    ],
-)
-def test_what_cannot_be_looked_into_is_said(value: object) -> None:
-    assert read_outputs(value).obstacle is not None
+@pytest.mark.parametrize("value", [{"a": [A, threading.Lock()]}, lambda: A, (part for part in [A])])
+def test_what_cannot_be_searched_is_refused(value: object) -> None:
+    with pytest.raises(ModelError, match="cannot be searched for tensors"):
+        list(floating_tensors(value))
 
 
 class Returning(nn.Module):
@@ -168,28 +99,15 @@ class Returning(nn.Module):
         return self.last(hidden), self.pack(hidden)
 
 
-PACKS: dict[str, Callable[[Tensor], Any]] = {
-    "slots": lambda hidden: [{"a": Slotted(hidden)}],
-    "frozen set": lambda hidden: frozenset([hidden]),
-    "iterator": lambda hidden: iter([hidden]),
-    "generator": lambda hidden: (2 * part for part in [hidden]),
-    "values": lambda hidden: {"a": hidden}.values(),
-    "attribute": lambda hidden: attributing(hidden),
-    "distribution": lambda hidden: distributions.Independent(distributions.Normal(hidden, 1.0), 1),
-    "packed": lambda hidden: pack_sequence([hidden]),
-    "function": lambda hidden: lambda: hidden,
-}
-
-
-def attributing(hidden: Tensor) -> Tensor:
-    out = hidden.detach().clone()
-    out.more = hidden  # type: ignore[attr-defined]
-    return out
-
-
-@pytest.mark.parametrize("name", PACKS)
-def test_hidden_units_that_are_returned_have_no_laws_wherever_they_are(name: str) -> None:
-    assert len(find_laws(Returning(PACKS[name]), torch.randn(5, 3))) == 0
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda hidden: [{"a": Slotted(hidden)}],
+        lambda hidden: distributions.Independent(distributions.Normal(hidden, 1.0), 1),
+    ],
+)
+def test_hidden_units_that_are_returned_have_no_laws_wherever_they_are(pack: Callable[[Tensor], Any]) -> None:
+    assert len(find_laws(Returning(pack), torch.randn(5, 3))) == 0
 
 
 def test_what_is_returned_without_a_scale_leaves_the_laws() -> None:
@@ -199,9 +117,6 @@ def test_what_is_returned_without_a_scale_leaves_the_laws() -> None:
     assert len(find_laws(Returning(pack), torch.randn(5, 3))) == 4
 
 
-def test_an_output_that_cannot_be_looked_into_has_no_certain_law() -> None:
-    laws = find_laws(Returning(lambda hidden: {"lock": threading.Lock()}), torch.randn(5, 3))
-
-    assert len(laws) == 0
-    assert [exclusion.what for exclusion in laws.excluded] == ["the forward pass"]
-    assert "cannot be searched for tensors (lock)" in laws.excluded[0].reason
+def test_a_model_whose_output_cannot_be_searched_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"The output contains a lock, which cannot be searched for tensors"):
+        find_laws(Returning(lambda hidden: {"lock": threading.Lock()}), torch.randn(5, 3))

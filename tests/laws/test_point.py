@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 
-from gatdiag.laws.point import flip_signs, random_loss_gradients, set_weights
+from gatdiag.laws.point import random_loss_gradients
 from gatdiag.structure.replica import Replica, replicate
 
 
@@ -74,13 +74,3 @@ def test_further_tensors_count_once_however_often_the_pass_is_begun(kind: str) -
     slope = torch.randn((), generator=generator, dtype=torch.float64)
     expected = alone["enter.bias"] + slope * run.args[0].sum()
     torch.testing.assert_close(found["enter.bias"], expected)
-
-
-def test_a_replica_is_moved_and_signs_are_flipped() -> None:
-    run = replica("plain")
-    before = run.parameters["within.weight"].detach().clone()
-    set_weights(run, {"within.weight": flip_signs(before, torch.Generator().manual_seed(0))})
-
-    after = run.parameters["within.weight"].detach()
-    assert torch.equal(after.abs(), before.abs())
-    assert 0 < int((after != before).sum()) < before.numel()

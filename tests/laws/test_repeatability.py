@@ -1,14 +1,13 @@
 """Laws are claimed only where every call of the forward pass computes the same function."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from gatdiag.laws import find_laws
-from gatdiag.laws.repeatability import CountOnlyNumber, why_not_repeatable
+from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.remedies import rebalance_
 from gatdiag.structure import replicate
 from tests.laws.models import calls
@@ -84,18 +83,6 @@ def test_what_draws_masks_and_data_or_remembers_is_the_same_function_at_each_cal
     model, args, _ = build(f"calls: {name}")
 
     assert why_not_repeatable(replicate(model, args)) is None
-
-
-@pytest.mark.parametrize("use", [bool, str, hash, int, "{}".format, lambda tally: tally == 1, lambda tally: tally % 2])
-def test_a_tally_can_be_counted_on_and_used_for_nothing_else(use: Callable[[CountOnlyNumber], object]) -> None:
-    tally = CountOnlyNumber(int)
-    tally += 1
-    tally = 1 + tally - 2
-
-    assert type(tally) is CountOnlyNumber
-    assert isinstance(tally, int)
-    with pytest.raises(TypeError):
-        use(tally)
 
 
 def test_the_counters_and_generators_of_the_user_go_on_as_if_nothing_had_run() -> None:

@@ -61,45 +61,14 @@ def test_a_write_through_a_view_relabels_the_base_and_its_other_views(tracer: Tr
     assert tracer.exponents_of(turned) == ["a0", "-", "a1", "-"]
 
 
-def test_a_write_to_the_base_relabels_its_views(tracer: Tracer) -> None:
-    a = tracer.labeled("a", 2, 2)
-    with torch.no_grad(), tracer.trace:
-        base = torch.ones(2, 2, dtype=torch.float64)
-        row = base[1]
-        base.mul_(a)
-
-    assert tracer.exponents_of(row) == ["a2", "a3"]
-
-
-def test_a_write_to_complex_numbers_relabels_their_parts(tracer: Tracer) -> None:
+def test_after_a_write_through_a_view_of_complex_numbers_all_views_keep_their_scale(tracer: Tracer) -> None:
     a, b = tracer.labeled("a", 3, 1, 2), tracer.labeled("b", 3, 1)
     with torch.no_grad(), tracer.trace:
         parts = a.expand(3, 2, 2).clone()
-        numbers = torch.view_as_complex(parts)
-        numbers[:, 1:].mul_(b)
+        torch.view_as_complex(parts)[:, 1:].mul_(b)
 
-    assert tracer.exponents_of(parts)[4 * 0 + 2 : 4] == [tracer.exponents_of(numbers)[1]] * 2
-    assert tracer.exponents_of(parts)[1] == tracer.exponents_of(numbers)[0]
-    assert tracer.exponents_of(parts)[2] != tracer.exponents_of(parts)[0]
-
-
-def test_a_write_to_the_parts_relabels_complex_numbers(tracer: Tracer) -> None:
-    a = tracer.labeled("a", 2, 1)
-    with torch.no_grad(), tracer.trace:
-        parts = torch.ones(2, 2, dtype=torch.float64)
-        numbers = torch.view_as_complex(parts)
-        parts.mul_(a)
-
-    assert tracer.exponents_of(numbers) == ["a0", "a1"]
-
-
-def test_a_power_in_place_relabels_the_other_views(tracer: Tracer) -> None:
-    with torch.no_grad(), tracer.trace:
-        base = tracer.labeled("a", 2).clone()
-        view = base.view(2, 1)
-        base.square_()
-
-    assert tracer.exponents_of(view) == ["2a0", "2a1"]
+    assert tracer.exponents_of(parts) == ["0"] * 12
+    assert tracer.freedom(a, b) == 0
 
 
 def test_an_assignment_by_index_relabels_only_what_it_writes(tracer: Tracer) -> None:
@@ -110,14 +79,6 @@ def test_an_assignment_by_index_relabels_only_what_it_writes(tracer: Tracer) -> 
 
     assert tracer.exponents_of(x) == ["a0", "b0", "a2", "a3", "b1", "a5"]
     assert tracer.exponents_of(a) == [f"a{k}" for k in range(6)]
-
-
-def test_an_in_place_sum_needs_equal_exponents(tracer: Tracer) -> None:
-    a, b = tracer.labeled("a", 3), tracer.labeled("b", 3)
-    with torch.no_grad(), tracer.trace:
-        a[:2].add_(b[:2])
-
-    assert tracer.freedom(a, b) == 4
 
 
 def test_writing_zeros_frees_and_writing_a_constant_fixes(tracer: Tracer) -> None:
@@ -153,23 +114,6 @@ def test_an_unknown_operation_is_reported_by_name_and_holds_what_it_touches(trac
     assert tracer.exponents.zero_causes()[int(tracer.trace.label_of(b).terms[0][1][0]) - 3] == "special_i0e in layer"
 
 
-def test_an_unknown_operation_on_unlabeled_tensors_is_nobody_s_concern(tracer: Tracer) -> None:
-    with torch.no_grad(), tracer.trace:
-        torch.special.i0e(torch.ones(3))
-
-    assert not tracer.trace.unknown
-
-
-def test_integers_have_no_label(tracer: Tracer) -> None:
-    a = tracer.labeled("a", 3)
-    with torch.no_grad(), tracer.trace:
-        order = a.argsort()
-        mask = a > 0
-
-    assert tracer.trace.label_of(order).arrays == ()
-    assert tracer.trace.label_of(mask).arrays == ()
-
-
 def test_a_label_dies_with_its_tensor(tracer: Tracer) -> None:
     a = tracer.labeled("a", 3)
     with torch.no_grad(), tracer.trace:
@@ -191,16 +135,6 @@ def test_subclasses_pass_and_what_is_computed_with_them_is_followed(tracer: Trac
     assert tracer.exponents_of(adjacency) == ["a0", "a1"] * 3
     assert tracer.freedom(a) == 2
     assert not tracer.trace.unknown
-
-
-def test_a_parameter_is_labeled_like_any_tensor(tracer: Tracer) -> None:
-    weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
-    ids = tracer.exponents.new_unknowns((2, 2), "w", is_entry=True)
-    tracer.trace.set_label(weight, Label(((Fraction(1), ids),)))
-    with torch.no_grad(), tracer.trace:
-        out = weight.t().contiguous() * 2
-
-    assert torch.equal(tracer.trace.label_of(out).terms[0][1], ids.t())
 
 
 @pytest.mark.parametrize("edges", [20, 2000])

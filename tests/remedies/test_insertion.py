@@ -74,7 +74,7 @@ def test_layers_stay_what_they_are_for_everything_that_reads_the_model(model):
     insert_after_(model, "convs.[0-2]", nn.LayerNorm(6))
     structure = discover(model, X, EDGES)
     assert [layer.kind for layer in structure] == ["GATConv", "GATConv", "SAGEConv", "Linear"]
-    assert structure.parameter("convs.0.inserted.0.weight").role == "norm scale"
+    assert {info.name: info.role for info in structure.parameters}["convs.0.inserted.0.weight"] == "norm scale"
     assert not any(law.residual > 1e-9 for law in find_laws(model, X, EDGES) if law.exact)
 
 

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -62,16 +61,6 @@ def counts_up_to(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return hidden if warm else self.step(hidden)
 
 
-def counts_if_it_is_a_number(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    self.calls += 1
-    return self.step(hidden) if not isinstance(self.calls, int) or self.calls % 40 else hidden
-
-
-def counts_by_name(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    setattr(self, "calls", getattr(self, "calls") + 1)  # noqa: B009, B010
-    return self.step(hidden) if self.calls % 40 else hidden
-
-
 def counts_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     global TIMES
     TIMES += 1
@@ -97,10 +86,6 @@ def counts_in_a_buffer(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
 def counts_in_a_list(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     self.times[0] += 1
     return self.step(hidden) if self.times[0] % 40 else hidden
-
-
-def counts_by_iterator(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    return self.step(hidden) if next(self.times) % 40 else hidden
 
 
 def alternates(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
@@ -151,15 +136,9 @@ CHANGING: dict[str, Factory] = {
     "torch item": plain()(drops(lambda: torch.rand(1).item() > RARE)),
     "torch list": plain()(drops(lambda: torch.rand(1).tolist()[0] > RARE)),
     "torch array": plain()(drops(lambda: torch.rand(1).numpy()[0] > RARE)),
-    "torch integer": plain()(drops(lambda: int(torch.randint(0, 30, ())))),
-    "torch bernoulli": plain()(drops(lambda: torch.bernoulli(torch.tensor(1 - RARE)))),
     "torch many": plain()(several_coins),
     "python": plain()(drops(lambda: random.random() > RARE)),
-    "python uniform": plain()(drops(lambda: random.uniform(0, 1) > RARE)),
-    "python integer": plain()(drops(lambda: random.randint(0, 30))),
     "python choice": plain(other=other())(chooses),
-    "numpy": plain()(drops(lambda: np.random.rand() > RARE)),  # noqa: NPY002
-    "numpy array": plain()(drops(lambda: (np.random.random(3) > RARE)[1])),  # noqa: NPY002
     "numpy binomial": plain()(drops(lambda: np.random.binomial(1, 1 - RARE))),  # noqa: NPY002
     "own generator": lambda: plain()(drops(partial(random.Random(0).randint, 0, 30)))(),
     "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
@@ -169,13 +148,10 @@ CHANGING: dict[str, Factory] = {
     "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "counter": plain()(counts),
     "warm-up": plain()(counts_up_to),
-    "counter by name": plain()(counts_by_name),
-    "counter if it is a number": plain()(counts_if_it_is_a_number),
     "global counter": plain()(counts_globally),
     "counter in a closure": lambda: plain()(counts_in_a_closure())(),
     "counter in a buffer": plain(times=partial(torch.zeros, (), dtype=torch.int64))(counts_in_a_buffer),
     "counter in a list": plain(times=partial(list, [0]))(counts_in_a_list),
-    "counter by an iterator": plain(times=partial(count))(counts_by_iterator),
     "alternating": plain(other=other())(alternates),
     "hidden state": plain()(recurs),
     "global hidden state": plain()(recurs_globally),
@@ -190,7 +166,6 @@ def against_others(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def keeps_what_it_saw(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    self.calls += 1
     self.seen = hidden.detach()
     return self.step(hidden)
 

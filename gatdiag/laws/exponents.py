@@ -88,11 +88,6 @@ def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor
     return array
 
 
-def _lookup(table: Tensor, ids: Tensor) -> Tensor:
-    """table[ids], five times faster."""
-    return table.index_select(0, ids.flatten()).reshape(ids.shape)
-
-
 class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
@@ -138,8 +133,8 @@ class Exponents:
     def _substitute_bound(self, label: Label) -> list[tuple[Fraction, Tensor]]:
         expanded: list[tuple[Fraction, Tensor]] = []
         for coefficient, ids in label.terms:
-            if bool(_lookup(self._is_bound, ids).any()):
-                expanded += [(coefficient, _lookup(self._plus, ids)), (-coefficient, _lookup(self._minus, ids))]
+            if bool(self._is_bound.take(ids).any()):
+                expanded += [(coefficient, self._plus.take(ids)), (-coefficient, self._minus.take(ids))]
             else:
                 expanded.append((coefficient, ids))
         return expanded
@@ -405,7 +400,7 @@ class Exponents:
         arrays = [array.flatten() for array in others]
         for array in arrays:
             self._marks.index_fill_(0, array, True)
-        found = _lookup(self._marks, ids)
+        found = self._marks.take(ids)
         for array in arrays:
             self._marks.index_fill_(0, array, False)
         return found

@@ -126,10 +126,8 @@ def test_further_points_differ_in_signs_and_repeat_themselves() -> None:
     assert not torch.equal(points[0].weights["0.weight"], points[1].weights["0.weight"])
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", HONEST)
-def test_a_model_of_single_precision_has_the_laws_it_has_in_double(name: str, seed: int) -> None:
-    torch.manual_seed(seed)
+def test_a_model_of_single_precision_has_the_laws_it_has_in_double(name: str) -> None:
     model, args, _ = HONEST[name]()
     found = find_laws(model, *args)
     model.only = False
@@ -139,11 +137,9 @@ def test_a_model_of_single_precision_has_the_laws_it_has_in_double(name: str, se
     assert any(law.exact for law in found)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("single", [True, False], ids=["single", "double"])
 @pytest.mark.parametrize("name", GUARDED)
-def test_channels_that_a_bound_cuts_have_no_exact_law(name: str, single: bool, seed: int) -> None:
-    torch.manual_seed(seed)
+def test_channels_that_a_bound_cuts_have_no_exact_law(name: str, single: bool) -> None:
     model, args, _ = GUARDED[name]()
     model.only = single
     found = find_laws(model, *args)

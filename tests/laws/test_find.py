@@ -50,10 +50,6 @@ def test_a_plain_stack_has_one_law_a_hidden_neuron_named_in_order(kind: str) -> 
     }
 
 
-def test_one_layer_has_no_law() -> None:
-    assert len(find_laws(nn.Linear(3, 2), torch.randn(4, 3))) == 0
-
-
 def test_theorem_2_2_term_by_term() -> None:
     model = Stack(shared(IN, HID), shared(HID, HID2), shared(HID2, OUT))
 

@@ -56,10 +56,8 @@ def scatter(model: nn.Module, strength: float, *, signs: bool = False) -> None:
     ("name", "strength", "seed"),
     [
         ("library: GAT lstm", 0.3, 0),
-        ("library: GAT lstm", 0.5, 0),
         ("attention: gatv2 heads mixed", 1.0, 1),
         ("pooling: set transformer aggregation", 0.3, 0),
-        ("pooling: set transformer aggregation", 0.3, 1),
         ("library: PNA", 1.0, 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Labels broadcast, move and add up as the exponents they stand for do."""
+"""Labels stay small: no axis that does not change, no equal terms, one slice of a kind."""
 
 from fractions import Fraction
 
@@ -6,80 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from gatdiag.laws.label import ZEROS, Label, distinct_slices, merge_terms, shrink
-
-VALUES = torch.arange(40, dtype=torch.float64).square() + 1  # of unknown number k; all sums differ
-
-
-def of(ids: object, coefficient: int = 1) -> Label:
-    return Label(((Fraction(coefficient), torch.as_tensor(ids)),))
-
-
-def exponents(label: Label, shape: tuple[int, ...]) -> Tensor:
-    total = torch.zeros(shape, dtype=torch.float64)
-    for coefficient, ids in label.terms:
-        total += float(coefficient) * VALUES[ids]
-    return total
-
-
-COLUMN, ROW = of([[1], [2]]), of([[3, 4, 5]])
-
-
-def test_a_product_adds_and_a_quotient_subtracts() -> None:
-    shape = (2, 3)
-
-    assert torch.equal(exponents(COLUMN + ROW, shape), exponents(COLUMN, shape) + exponents(ROW, shape))
-    assert torch.equal(exponents(COLUMN - ROW, shape), exponents(COLUMN, shape) - exponents(ROW, shape))
-    assert (COLUMN + ROW).shape == shape
-
-
-def test_labels_broadcast_from_the_right_as_tensors_do() -> None:
-    assert torch.equal(
-        exponents(of([1, 2, 3]) + of([[4], [5]]), (2, 3)), exponents(of([[1, 2, 3]]) + of([[4], [5]]), (2, 3))
-    )
-    assert of([1, 2]).with_ndim(3).shape == (1, 1, 2)
-
-
-@pytest.mark.parametrize("factor", [Fraction(1, 2), -1, 3])
-def test_a_power_multiplies(factor: Fraction) -> None:
-    assert torch.equal(exponents(ROW * factor, (1, 3)), float(factor) * exponents(ROW, (1, 3)))
-
-
-def test_the_power_zero_has_no_scale() -> None:
-    assert (ROW * 0).terms == ()
-
-
-def test_arranging_moves_the_exponents_with_the_entries() -> None:
-    moved = (COLUMN - ROW).rearrange(torch.Size((2, 3)), torch.t)
-
-    assert torch.equal(exponents(moved, (3, 2)), exponents(COLUMN - ROW, (2, 3)).t())
-    assert sorted(ids.numel() for _, ids in moved.terms) == [2, 3]
-
-
-def test_along_which_axes_it_changes() -> None:
-    assert COLUMN.changes_along([0])
-    assert not COLUMN.changes_along([1])
-    assert (COLUMN + ROW).changes_along([1])
-    assert not Label().changes_along([])
-
-
-def test_a_product_is_zero_where_either_factor_is() -> None:
-    first = Label((), torch.tensor([True, False, False]))
-    second = Label((), torch.tensor([True, True, False]))
-
-    assert (first + second).zeros.tolist() == [True, True, False]
-    assert (first + of([1, 2, 3])).zeros.tolist() == [True, False, False]
-    assert (of([1, 2, 3]) + first).zeros.tolist() == [True, False, False]
-    assert (first * 2).zeros is first.zeros
-    assert first.drop_zero_mask().zeros is None
-
-
-def test_what_is_zero() -> None:
-    assert ZEROS.is_all_zeros
-    assert not Label().is_all_zeros
-    assert not Label((), torch.tensor([True, False])).is_all_zeros
+from gatdiag.laws.label import distinct_slices, merge_terms, shrink
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.randoms(use_true_random=False))

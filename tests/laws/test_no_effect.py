@@ -30,12 +30,6 @@ def test_a_bias_before_batch_norm_is_without_effect() -> None:
     assert without_effect(model, torch.randn(8, 3)) == {"0.bias": [True] * 4}
 
 
-def test_a_bias_before_running_statistics_is_not() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
-
-    assert without_effect(model, torch.randn(8, 3)) == {}
-
-
 class Attending(nn.Module):
     """Scores q.k for every pair of rows: a shift of all keys changes no softmax."""
 
@@ -80,14 +74,6 @@ def test_what_cancels_only_while_a_leaky_relu_is_linear_is_not_without_effect() 
     assert "shift" not in without_effect(Alike(), torch.randn(6, 3))
 
 
-def test_without_the_leaky_relu_it_is() -> None:
-    class Smooth(Alike):
-        def forward(self, x: Tensor) -> Tensor:
-            return (self.score(x) + self.shift).softmax(0).t() @ self.value(x)
-
-    assert without_effect(Smooth(), torch.randn(6, 3)) == {"shift": [True]}
-
-
 class Weighing(nn.Module):
     """Attention over rows that a layer of ReLUs wrote; where all of those are dead, the rows are equal."""
 
@@ -123,14 +109,12 @@ def test_attention_over_rows_that_are_equal_because_all_units_are_dead_is_not_wi
 @pytest.mark.parametrize("size", [100, 1000])
 def test_a_saturated_softmax_is_not_without_effect(size: float) -> None:
     """Its gradient is the difference of two equal numbers, yet only here."""
-    for seed in range(3):
-        torch.manual_seed(seed)
-        model = AttentionalAggregation(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1, bias=False)))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter *= size
+    model = AttentionalAggregation(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1, bias=False)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= size
 
-        assert without_effect(model, torch.randn(9, 5)) == {}
+    assert without_effect(model, torch.randn(9, 5)) == {}
 
 
 def test_what_cancels_in_a_checkpointed_segment_is_without_effect() -> None:
@@ -218,15 +202,6 @@ def _gradient(operation: object) -> Tensor:
     return torch.autograd.grad(out.sum() + out.square().sum(), x)[0]
 
 
-def test_dead_units_come_back_to_life_and_each_cut_sees_the_last_one() -> None:
-    with CutAtNonsmooth(torch.Generator().manual_seed(0)) as cut:
-        once = F.relu(leaf() - 5)
-        again = F.relu(once - 5)
-
-    assert len(cut.projections) == 2
-    assert all(bool((out > 0).all()) and len(out.unique()) == 3 for out in (once, again))
-
-
 def test_what_is_computed_twice_stays_equal_and_what_differs_does_not() -> None:
     with CutAtNonsmooth(torch.Generator().manual_seed(0)):
         x = leaf()
@@ -244,11 +219,3 @@ def test_without_gradients_nothing_is_noted_and_the_same_is_moved() -> None:
             first = F.relu(x - 5)
         assert cut.projections == []
         assert torch.equal(first, F.relu(x - 5))
-
-
-def test_a_tensor_without_history_is_not_noted() -> None:
-    with CutAtNonsmooth(torch.Generator()) as cut:
-        out = F.relu(torch.ones(3))
-
-    assert cut.projections == []
-    assert torch.equal(out, torch.ones(3))

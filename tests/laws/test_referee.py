@@ -85,9 +85,6 @@ def double_precision() -> Iterator[None]:
     "name",
     [
         "attention: gatv2 shared",
-        "attention: gatv2 dropout",
-        "convolutions: gin batch norm",
-        "plain: mlp layer norm",
         "pooling: gru aggregation",
     ],
 )

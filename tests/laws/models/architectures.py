@@ -12,17 +12,6 @@ def on_rows(model: nn.Module, width: int = IN) -> Case:
     return Case(model, (torch.randn(ROWS, width),))
 
 
-class MaxOut(nn.Module):
-    """The largest of three linear maps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(IN, 3 * HID2), nn.Linear(HID2, OUT)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).view(-1, HID2, 3).amax(dim=-1))
-
-
 class Experts(nn.Module):
     """Three small networks mixed by a softmax gate, or the best one only."""
 
@@ -43,21 +32,6 @@ class Experts(nn.Module):
             chosen = best == i
             out[chosen] = expert(x[chosen]) * weights[chosen, i : i + 1]
         return out
-
-
-class Branching(nn.Module):
-    """The path depends on values of the input, read with .item()."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(IN, HID), nn.Linear(IN, HID), nn.Linear(HID, OUT)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.a(x) if x.sum().item() > 0 else self.b(x)
-        steps = 1 + int(x[0, 0].item() > 0)
-        for _ in range(steps):
-            h = F.relu(h)
-        return self.c(h)
 
 
 class Highway(nn.Module):
@@ -158,15 +132,6 @@ class Equivariant(nn.Module):
         return {"h": h + self.node(torch.cat([h, total], dim=1)), "x": x}
 
 
-class FromEvaluation(nn.Sequential):
-    """Batch norm in evaluation mode, with statistics that are not the initial ones."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(IN, HID), nn.BatchNorm1d(HID), nn.ReLU(), nn.Linear(HID, OUT))
-        self(torch.randn(50, IN) + 1)
-        self.eval()
-
-
 def pruned() -> Case:
     model = nn.Sequential(nn.Linear(IN, HID), nn.ReLU(), nn.Linear(HID, OUT))
     prune.random_unstructured(model[0], "weight", amount=0.3)
@@ -180,17 +145,11 @@ def triples() -> tuple[Tensor, Tensor, Tensor]:
 
 ZOO: dict[str, Factory] = {
     "nn.Bilinear": lambda: Case(nn.Bilinear(IN, 3, OUT), (torch.randn(ROWS, IN), torch.randn(ROWS, 3))),
-    "glu": lambda: on_rows(nn.Sequential(nn.Linear(IN, 6), nn.GLU(), nn.Linear(3, OUT))),
     "prelu channelwise": lambda: on_rows(nn.Sequential(nn.Linear(IN, HID), nn.PReLU(HID), nn.Linear(HID, OUT))),
-    "maxout": lambda: on_rows(MaxOut()),
     "pruned": pruned,
     "in-place": lambda: on_rows(InPlace(slices=False)),
     "slices written": lambda: on_rows(InPlace(slices=True)),
     "scattered": lambda: on_rows(Scattered()),
-    "log softmax with bias": lambda: on_rows(
-        nn.Sequential(nn.Linear(IN, HID), nn.ReLU(), nn.Linear(HID, 3), nn.LogSoftmax(-1))
-    ),
-    "item branch": lambda: on_rows(Branching()),
     "experts": lambda: on_rows(Experts(hard=False)),
     "experts hard": lambda: on_rows(Experts(hard=True)),
     "highway": lambda: on_rows(Highway()),
@@ -201,9 +160,4 @@ ZOO: dict[str, Factory] = {
         nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.ReLU(), nn.ConvTranspose1d(3, OUT, 2)),
         (torch.randn(2, 2, 5),),
     ),
-    "pixel shuffle": lambda: Case(
-        nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(2, OUT, 1)),
-        (torch.randn(2, 2, 4, 4),),
-    ),
-    "evaluation batch norm": lambda: on_rows(FromEvaluation()),
 }

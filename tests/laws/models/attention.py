@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch_geometric import nn as gnn
 from torch_geometric.utils import softmax
 
-from gatdiag.remedies import lipschitz_normalize_, weight_normalize_
+from gatdiag.remedies import lipschitz_normalize_
 from tests.laws.models.graph import (
     HID,
     HID2,
@@ -106,10 +106,8 @@ ZOO: dict[str, Factory] = {
     "lipschitz gat": lambda: stack(LipschitzGAT),
     "gatv2 lipschitz norm": lambda: normalized(heads(gnn.GATv2Conv, 2)),
     "transformer lipschitz norm": lambda: normalized(stack(lambda i, o: transformer(i, o))),
-    "gatv2 frobenius norm": lambda: normalized(stack(shared), weight_normalize_),
     "supergat MX": lambda: supergat("MX"),
     "supergat SD": lambda: supergat("SD"),
-    "transformer": lambda: stack(lambda i, o: transformer(i, o)),
     "transformer no bias": lambda: stack(lambda i, o: transformer(i, o, bias=False)),
     "transformer edge features": lambda: gat_edges(transformer),
 }

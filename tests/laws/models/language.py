@@ -105,7 +105,6 @@ ZOO: dict[str, Factory] = {
     "embedding": lambda: Case(WordModel(), (torch.tensor([[0, 1, 2, 3, 4], [5, 4, 3, 1, 0]]),)),
     "rms norm built in": lambda: normed(nn.RMSNorm(6, eps=1e-6)),
     "group norm": lambda: normed(nn.GroupNorm(2, 6)),
-    "group norm no bias": lambda: normed(nn.GroupNorm(2, 6), bias=False),
     "instance norm": lambda: Case(
         nn.Sequential(nn.Conv1d(2, 3, 3), nn.InstanceNorm1d(3, affine=True), nn.ReLU(), nn.Conv1d(3, OUT, 1)),
         (torch.randn(2, 2, 8),),

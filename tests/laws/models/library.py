@@ -59,12 +59,9 @@ ZOO: dict[str, Factory] = {
     **{f"GCN {jk}": partial(small, "GCN", jk=jk) for jk in JUMPS},
     **{f"GIN {norm}": partial(normed, "GIN", norm) for norm in NORMS},
     **{f"GCN {norm} two graphs": partial(batched, norm) for norm in ("instance_norm", "layer_norm", "diff_group_norm")},
-    "GCN pair_norm": partial(normed, "GCN", "pair_norm"),
     "GCN graph_norm cat": partial(normed, "GCN", "graph_norm", jk="cat"),
     "GCN act first layer_norm": partial(normed, "GCN", "layer_norm", act_first=True),
-    "GCN dropout": partial(build, "GCN", dropout=0.3),
     "GraphSAGE instance_norm": partial(normed, "GraphSAGE", "instance_norm"),
-    "PNA batch_norm": partial(normed, "PNA", "batch_norm"),
     "GAT v1": lambda: Case(gnn.GAT(IN, 4, 3, OUT, heads=2), (features(), edges())),
     "GAT lstm": partial(small, "GAT", jk="lstm"),
 }

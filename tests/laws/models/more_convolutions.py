@@ -166,7 +166,6 @@ ZOO: dict[str, Factory] = {
     "cheb": lambda: stack(lambda i, o: gnn.ChebConv(i, o, K=3)),
     "tag": lambda: stack(lambda i, o: gnn.TAGConv(i, o, K=2)),
     "sg": lambda: stack(lambda i, o: gnn.SGConv(i, o, K=2)),
-    "ssg": lambda: stack(lambda i, o: gnn.SSGConv(i, o, alpha=0.1, K=2)),
     "arma": lambda: two(arma(IN, 3), arma(3, OUT)),
     "le": lambda: stack(lambda i, o: gnn.LEConv(i, o)),
     "mixhop": lambda: two(gnn.MixHopConv(IN, 3, powers=[0, 1, 2]), gnn.MixHopConv(9, OUT, powers=[0, 1])),
@@ -190,15 +189,12 @@ ZOO: dict[str, Factory] = {
     "hypergraph": hyper,
     "hypergraph attention": lambda: hyper(use_attention=True, heads=2),
     "dna": lambda: Case(Memory(1, 1), (features(), edges())),
-    "dense sage": lambda: dense(gnn.DenseSAGEConv),
     "dense gat": lambda: dense(lambda i, o: gnn.DenseGATConv(i, o)),
-    "dense gin": lambda: dense(lambda i, o: gnn.DenseGINConv(mlp(i, o))),
     "gen add": lambda: resolved_gen("add"),
     "eg several": lambda: two(
         gnn.EGConv(IN, 4, ["sum", "max", "symnorm"], num_heads=2, num_bases=2), gnn.GCNConv(4, OUT)
     ),
     "pdn": lambda: two(gnn.PDNConv(IN, HID, 3, 4), gnn.PDNConv(HID, OUT, 3, 4), edge_features()),
-    "antisymmetric": lambda: between(gnn.AntiSymmetricConv(4), width=4),
     "antisymmetric relu": lambda: between(gnn.AntiSymmetricConv(4, num_iters=2, act="relu"), width=4),
     "mf": lambda: Case(Stack(gnn.MFConv(IN, 3, max_degree=2), gnn.MFConv(3, OUT, max_degree=2)), (features(), few())),
     "rgat multiplicative": lambda: two(

@@ -129,7 +129,6 @@ ZOO: dict[str, Factory] = {
     "softmax aggregation": lambda: aggregator("SoftmaxAggregation"),
     "power mean aggregation": lambda: aggregator("PowerMeanAggregation", p=2.0),
     "median aggregation": lambda: aggregator("MedianAggregation"),
-    "quantile aggregation": lambda: aggregator("QuantileAggregation", q=0.3),
     "mul aggregation": lambda: aggregator("MulAggregation"),
     "deep sets aggregation": lambda: readout(
         gnn.DeepSetsAggregation(nn.Sequential(nn.Linear(HID2, 4), nn.ReLU()), nn.Linear(4, HID2))

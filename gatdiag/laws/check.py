@@ -120,7 +120,8 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
             break
     suspects = (exact & (measured.nan_to_num() > tolerances.rounding).any(0)).nonzero().flatten().tolist()
     violations = find_violations(candidates, suspects, replica, points, tolerances.change)
-    residuals = torch.where(exact, _majority_residuals(measured), measured[0])
+    median = -(-measured).nanmedian(0).values  # of an even number, the larger of the two in the middle
+    residuals = torch.where(exact, median, measured[0])
     judged = residuals
     if not bool(exact.all()):
         judged = torch.where(exact, residuals, _residuals_without_epsilon(laws, evidence))
@@ -141,19 +142,12 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
 
 
 def _residuals(laws: Laws, point: Point) -> Tensor:
-    return laws.with_parameters(point.weights).residual(point.gradients).cpu()
-
-
-def _majority_residuals(residuals: Tensor) -> Tensor:
-    """The (upper) median residual of each law over points (points x laws); NaN if there is none."""
-    known = (~residuals.isnan()).sum(0, keepdim=True)
-    return residuals.sort(0).values.gather(0, known // 2)[0]
+    return laws.residual(point.gradients, point.weights).cpu()
 
 
 def _smallest_residuals(residuals: Tensor) -> Tensor:
     """The smallest residual of each law over points (points x laws); NaN if there is none."""
-    smallest = residuals.nan_to_num(math.inf, math.inf).amin(0)
-    return torch.where(smallest.isinf(), math.nan, smallest)
+    return residuals.nanquantile(0.0, dim=0, interpolation="lower")
 
 
 def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:

@@ -44,8 +44,8 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
     these inputs, if it branches on their values. If calls may differ in more than masks and data (a layer dropped at
-    random, a counter, a hidden state), the output contains objects that cannot be searched for tensors, or two
-    parameters share memory, no law is claimed, and `excluded` has the reason.
+    random, a counter, a hidden state), or two parameters share memory, no law is claimed, and `excluded` has the
+    reason.
 
     A law is about the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     replaces deviations below a constant by zero, and on either side of it delta is zero and c conserved. The rescaling
@@ -62,7 +62,8 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
         The laws, bound to the model's parameters.
 
     Raises:
-        ModelError: The model is lazy, cannot be copied, or its forward pass fails on the inputs.
+        ModelError: The model is lazy, cannot be copied, its forward pass fails on the inputs, or its output cannot be
+            searched for tensors.
 
     Source:
         Generalizes theorem 2.2 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).

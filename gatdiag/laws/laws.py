@@ -5,7 +5,6 @@ sums of T. Parameters of one shape are stacked and summed together: the number o
 shapes, not on that of layers or neurons.
 """
 
-import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -173,12 +172,6 @@ class Laws:
         """Number of laws and of layers."""
         return f"Laws({len(self)} laws in {len(self.by_layer())} layers, {len(self.excluded)} exclusions)"
 
-    def with_parameters(self, parameters: Tensors) -> "Laws":
-        """The same laws of other parameters with the same names, shapes and devices."""
-        laws = copy.copy(self)
-        laws.parameters = {name: parameters[name] for name in self.parameters}
-        return laws
-
     def by_layer(self) -> dict[str, list[int]]:
         """Layer -> positions of its laws, in order of execution."""
         layers: dict[str, list[int]] = {}
@@ -234,14 +227,14 @@ class Laws:
         sums = self._products(weights, weights)
         return _ratio(self._weighted_sum(sums), self._absolute_sum(sums))
 
-    def residual(self, gradients: Tensors | None = None) -> Tensor:
+    def residual(self, gradients: Tensors | None = None, weights: Tensors | None = None) -> Tensor:
         """|delta| / sum |e_k| |w_k dL/dw_k|, entry by entry: how far from zero compared with what cancels.
 
         NaN where every gradient is zero, as with a dead unit: such a point does not test the law.
         """
-        gradients = self._gradients(gradients)
-        scale = self._absolute_sum(self._products(self.parameters, gradients, absolute=True))
-        return self.delta(gradients).abs() / scale
+        gradients, weights = self._gradients(gradients), self.parameters if weights is None else weights
+        scale = self._absolute_sum(self._products(weights, gradients, absolute=True))
+        return self._weighted_sum(self._products(weights, gradients)).abs() / scale
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
         """The value of c after the optimizer's next step, assuming that delta is zero.

@@ -136,7 +136,8 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         (torch.Size([5, 2]), 0)
     """
     model = unwrap(model)
-    copied, _ = copy_model(model, None, args, kwargs)
+    check_initialized(model, args, kwargs)
+    copied, _ = _copy(model, None)
     with torch.no_grad():
         try:
             args, named = map_tensors((args, dict(kwargs or {})), _detach)
@@ -148,9 +149,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     return Replica(copied, args, named)
 
 
-def copy_model(
-    model: nn.Module, others: T, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-) -> tuple[nn.Module, T]:
+def copy_model(model: nn.Module, others: T, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[nn.Module, T]:
     """Copy a model without the user's hooks, and other objects that hold its parameters, such as optimizer states.
 
     Raises:

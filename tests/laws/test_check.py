@@ -43,42 +43,6 @@ def test_the_point_is_near_the_weights_and_its_gradients_are_those_of_a_linear_l
         torch.testing.assert_close(gradient, other)
 
 
-def test_zeros_become_small_numbers() -> None:
-    model = nn.Linear(3, 4)
-    with torch.no_grad():
-        model.bias.zero_()
-        model.weight[0, 0] = 0
-
-    weights = gather(model, torch.randn(5, 3)).point.weights
-
-    assert bool((weights["bias"] != 0).all())
-    assert 0 < weights["weight"][0, 0].abs() < weights["weight"][1:].abs().max()
-
-
-def test_the_replica_is_left_at_the_point() -> None:
-    found = gather(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(6, 3))
-
-    assert set(found.no_effect) == {"0.bias"}  # other points were visited
-    assert all(torch.equal(found.replica.parameters[name], weight) for name, weight in found.point.weights.items())
-
-
-def test_what_never_reaches_the_output_is_told_apart() -> None:
-    class Spare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.spare, self.frozen = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(2, 2)
-            self.frozen.requires_grad_(False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.spare(x)
-            return self.frozen(self.used(x))
-
-    found = gather(Spare(), torch.randn(5, 3))
-
-    assert found.unreached == ("spare.weight", "spare.bias")
-    assert list(found.point.gradients) == list(found.point.weights) == ["used.weight", "used.bias"]
-
-
 class Narrow(nn.Module):
     """Finite only where its weight is exactly what it is."""
 

@@ -76,39 +76,8 @@ def test_who_held_an_unknown_at_zero() -> None:
     assert exponents.cause_of(int(exponents.new_unknowns((1,))), forced) is None
 
 
-@pytest.mark.parametrize("coefficients", [(1, -1), (1, 1), (2, -1), (Fraction(1, 2), -1)])
-@pytest.mark.parametrize("count", [12, 1200])
-def test_as_many_unknowns_as_kinds_of_rows_however_many_rows(coefficients: tuple[Fraction, ...], count: int) -> None:
-    exponents = Exponents()
-    rows, columns = exponents.new_unknowns((3, 1)), exponents.new_unknowns((1, 4))
-    before = exponents.block_of(10**9).start + 4
-    whole = Label(tuple(zip(map(Fraction, coefficients), (rows[torch.arange(count) % 3], columns), strict=True)))
-    single = exponents.collapse(whole)
-
-    assert single.shape == (count, 4)
-    assert single.unique().numel() == 12
-    assert exponents.new_unknowns((1,)).item() <= before + 3 * 12
-    assert freedom(exponents, label(single)) == freedom(exponents, whole) == 6
-    assert freedom(exponents, label(single), whole) == 6
-
-
 @pytest.mark.parametrize("shape", [(0, 3), (1, 2), (50, 1), (200, 3)])
 def test_distinct_rows_are_those_of_unique(shape: tuple[int, int]) -> None:
     table = torch.randint(4, shape, generator=torch.Generator().manual_seed(0)) * 10**12
 
     assert torch.equal(distinct_rows(table), table.unique(dim=0))
-
-
-@pytest.mark.parametrize("count", [12, 12000])
-def test_one_exponent_along_an_axis_however_many_rows_there_are_of_a_kind(count: int) -> None:
-    exponents = Exponents()
-    rows, columns = exponents.new_unknowns((3, 1)), exponents.new_unknowns((1, 4))
-    weight = exponents.new_unknowns((2, 4), "w", is_entry=True)
-    kinds = torch.arange(count) % 3
-    entering = (label(rows[kinds]) + label(columns)).map(lambda array: array.unsqueeze(1))
-    first = exponents.require_uniform(entering + label(weight), [2])
-    second = exponents.require_uniform(label(rows[kinds][:, :1].reshape(1, -1)), [1])
-
-    assert torch.broadcast_shapes(first.shape, (count, 2, 1)) == (count, 2, 1)
-    assert second.shape == (1, 1)
-    assert freedom(exponents, label(weight), label(rows), label(columns)) == 1 + 4 + 2

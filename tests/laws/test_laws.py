@@ -8,13 +8,12 @@ import torch_geometric.nn as gnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gatdiag.laws import find_laws
 from gatdiag.laws.laws import Sums
 from tests.laws.loops import each, gradients, rescale, weights
 from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features
-from tests.laws.stacks import assert_laws_hold, gcn, mlp
+from tests.laws.stacks import gcn, mlp
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,7 @@ def stacks(draw: st.DrawFn) -> nn.Module:
 
 
 @given(stacks(), st.floats(-1, 1), st.data())
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 def test_a_law_is_a_rescaling_that_leaves_the_outputs_alone(
     model: nn.Module, power: float, data: st.DataObject
 ) -> None:
@@ -159,27 +158,6 @@ def test_the_number_of_kernels_does_not_grow_with_width_or_depth() -> None:
 
     assert kernels(4, 4, 4, 4) == kernels(16, 16, 16, 16)
     assert kernels(4, 4, 4, 4, 4, 4, 4, 4) < 2 * kernels(4, 4, 4, 4)
-
-
-class Stopped(nn.Module):
-    """Hidden features beside a copy of themselves that no gradient goes through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = F.relu(self.first(x))
-        return self.second(hidden) + hidden.detach().tanh()
-
-
-def test_where_no_gradient_goes_through_the_law_of_the_gradients_holds() -> None:
-    model = Stopped().double()
-    x = torch.randn(6, 3, dtype=torch.float64)
-    laws = find_laws(model, x)
-
-    assert len(laws) == 4
-    assert_laws_hold(laws, model, x)
 
 
 def multiply(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[float]:

@@ -63,9 +63,7 @@ SGDS: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05},
     "maximize": {"maximize": True, "lr": 0.005, "weight_decay": 0.05},
     "maximize, momentum": {"maximize": True, "lr": 0.002, "momentum": 0.5, "dampening": 0.2, "weight_decay": 0.05},
-    "foreach": {"foreach": True, "momentum": 0.9, "weight_decay": 0.05},
     "fused": {"fused": True, "momentum": 0.9, "nesterov": True},
-    "loop": {"foreach": False, "momentum": 0.9, "dampening": 0.1},
 }
 ADAMS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -74,8 +72,6 @@ ADAMS: dict[str, dict[str, Any]] = {
     "amsgrad, weight decay": {"amsgrad": True, "weight_decay": 0.1},
     "maximize": {"maximize": True, "lr": 0.003, "weight_decay": 0.1},
     "betas and eps": {"betas": (0.7, 0.9), "eps": 1e-3},
-    "without momentum": {"betas": (0.0, 0.5)},
-    "foreach": {"foreach": True, "weight_decay": 0.1},
     "fused": {"fused": True, "weight_decay": 0.1, "amsgrad": True},
 }
 
@@ -85,7 +81,7 @@ def optimizers() -> dict[str, Make]:
     for name, options in SGDS.items():
         made[f"sgd: {name}"] = lambda model, more=options: SGD(model.parameters(), **{"lr": 0.05, **more})
     for name, options in ADAMS.items():
-        for kind in (Adam, AdamW) if options.keys() & {"weight_decay", "foreach"} or not options else (Adam,):
+        for kind in (Adam, AdamW) if "weight_decay" in options or not options else (Adam,):
             made[f"{kind.__name__.lower()}: {name}"] = lambda model, kind=kind, more=options: kind(
                 model.parameters(), **{"lr": 0.01, **more}
             )

@@ -9,12 +9,6 @@ from gatdiag.structure import deadline
 from gatdiag.structure.deadline import check_time, time_limit
 
 
-def test_without_a_limit_nothing_happens():
-    check_time()
-    with time_limit(None):
-        check_time()
-
-
 def test_time_is_over_at_the_next_check_and_no_longer_afterwards():
     with pytest.raises(TimeLimitError, match=r"0\.5 s"), time_limit(0.5):
         check_time()

@@ -125,17 +125,6 @@ def test_working_precision():
     assert torch.zeros(1).dtype == x.double().float().dtype == torch.float32
 
 
-def test_working_precision_ends_with_an_error():
-    with pytest.raises(KeyError), working_precision(torch.float64):
-        raise KeyError
-    assert torch.get_default_dtype() == torch.float32
-
-
-def test_no_working_precision_changes_nothing():
-    with working_precision(None):
-        assert torch.ones(1).half().dtype == torch.float16
-
-
 MADE_ELSEWHERE = np.ones((2, 2), dtype=np.float32)
 
 

@@ -18,14 +18,13 @@ EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
 
 
 class Careless(nn.Module):
-    """Keeps state of every kind, uses every random generator, changes its inputs in place, and may fail at the end."""
+    """Keeps state of every kind, uses every random generator and changes its inputs in place."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.conv = gnn.GCNConv(8, 8, cached=True)
         self.norm = nn.BatchNorm1d(8)
         self.lstm = nn.LSTM(8, 4)
-        self.fails = fails
         self.seen = []
         self.hidden = [nn.Parameter(torch.ones(4))]
         self.shift = torch.ones(4)
@@ -37,8 +36,6 @@ class Careless(nn.Module):
         self.seen.append(self.last)
         noise = random.random() + np.random.rand()  # noqa: NPY002
         x = nn.functional.dropout(self.lstm(self.last)[0]) + noise
-        if self.fails:
-            raise ValueError("no")
         return x * self.hidden[0].float() + self.shift + torch.zeros(4)
 
 
@@ -131,18 +128,6 @@ def test_conversion_reaches_parameters_buffers_attributes_caches_and_inputs():
 def test_complex_and_integer_tensors_convert_to_what_fits_them():
     replica = replicate(nn.Identity(), ((torch.ones(1, dtype=torch.complex64), EDGES),)).to(torch.float64)
     assert [tensor.dtype for tensor in replica.run()] == [torch.complex128, torch.int64]
-
-
-def test_an_lstm_converts():
-    assert replicate(nn.LSTM(8, 4), (X,)).to(torch.float64).run()[0].dtype == torch.float64
-
-
-def test_perturbation_moves_floating_inputs_only():
-    replica = replicate(nn.Identity(), ({"x": torch.ones(3), "edges": EDGES},))
-    replica.perturb_inputs(torch.Generator().manual_seed(0))
-    output = replica.run()
-    assert ((output["x"] < 1) & (output["x"] > 0.7)).all()
-    assert torch.equal(output["edges"], EDGES)
 
 
 @pytest.mark.parametrize("grad", [True, False])

@@ -48,25 +48,6 @@ class Highway(nn.Module):
         return self.read(t * F.relu(self.h(x)) + (1 - t) * x)
 
 
-class UShape(nn.Module):
-    """Down, across, up; the first activation is concatenated to the last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.across, self.up = (
-            nn.Conv1d(2, 3, 3, padding=1),
-            nn.Conv1d(3, 4, 3, padding=1),
-            nn.Conv1d(7, 3, 3),
-        )
-        self.read = nn.Conv1d(3, OUT, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        fine = F.leaky_relu(self.down(x))
-        coarse = F.leaky_relu(self.across(F.max_pool1d(fine, 2)))
-        joined = torch.cat([fine, F.interpolate(coarse, scale_factor=2, mode="linear")], dim=1)
-        return self.read(F.leaky_relu(self.up(joined)))
-
-
 class Adapted(nn.Module):
     """A frozen linear layer with a low-rank trained correction."""
 
@@ -155,9 +136,4 @@ ZOO: dict[str, Factory] = {
     "highway": lambda: on_rows(Highway()),
     "lora": lambda: on_rows(Adapted()),
     "egnn": lambda: Case(Equivariant(), triples()),
-    "u shape": lambda: Case(UShape(), (torch.randn(2, 2, 8),)),
-    "conv transpose": lambda: Case(
-        nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.ReLU(), nn.ConvTranspose1d(3, OUT, 2)),
-        (torch.randn(2, 2, 5),),
-    ),
 }

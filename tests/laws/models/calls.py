@@ -44,21 +44,9 @@ def drops(coin: Callable[[], Any]) -> Callable[[Calls, Tensor, Tensor], Tensor]:
     return lambda self, hidden, _: self.step(hidden) if coin() else hidden
 
 
-def several_coins(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    for keep in torch.rand(3) > RARE:
-        hidden = self.step(hidden) if keep else hidden
-    return hidden
-
-
 def counts(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     self.calls += 1
     return self.step(hidden) if self.calls % 40 else hidden
-
-
-def counts_up_to(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    warm = self.calls > 30
-    self.calls = self.calls + 1
-    return hidden if warm else self.step(hidden)
 
 
 def counts_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
@@ -105,10 +93,6 @@ def recurs_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return out
 
 
-def chooses(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    return F.relu(random.choice([self.middle, self.other])(hidden))
-
-
 def plain(**held: Any) -> Callable[[Callable[..., Tensor]], Factory]:
     """The model around a function of hidden units; what it holds is made afresh at each call."""
     return lambda between: (
@@ -136,18 +120,14 @@ CHANGING: dict[str, Factory] = {
     "torch item": plain()(drops(lambda: torch.rand(1).item() > RARE)),
     "torch list": plain()(drops(lambda: torch.rand(1).tolist()[0] > RARE)),
     "torch array": plain()(drops(lambda: torch.rand(1).numpy()[0] > RARE)),
-    "torch many": plain()(several_coins),
     "python": plain()(drops(lambda: random.random() > RARE)),
-    "python choice": plain(other=other())(chooses),
     "numpy binomial": plain()(drops(lambda: np.random.binomial(1, 1 - RARE))),  # noqa: NPY002
-    "own generator": lambda: plain()(drops(partial(random.Random(0).randint, 0, 30)))(),
     "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
         lambda self, hidden, _: self.step(hidden) if self.own.random() > RARE else hidden
     ),
     "kept edges": plain(conv=convolution())(keeps_edges),
     "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
     "counter": plain()(counts),
-    "warm-up": plain()(counts_up_to),
     "global counter": plain()(counts_globally),
     "counter in a closure": lambda: plain()(counts_in_a_closure())(),
     "counter in a buffer": plain(times=partial(torch.zeros, (), dtype=torch.int64))(counts_in_a_buffer),

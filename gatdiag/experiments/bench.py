@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, quantiles
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
@@ -304,7 +303,7 @@ def _aim(model: nn.Module, folder: Path) -> Iterator[AfterStep]:
     run.close()
 
 
-PEERS: Final[Mapping[str, Tool]] = MappingProxyType({"wandb": _wandb, "TensorBoard": _tensorboard, "Aim": _aim})
+PEERS: Final[Mapping[str, Tool]] = {"wandb": _wandb, "TensorBoard": _tensorboard, "Aim": _aim}
 """Other tools, recording weights and gradients at every step; they raise ImportError if not installed."""
 
 
@@ -338,27 +337,23 @@ def _gat_case(name: str, heads: int, v2: bool) -> Case:
     return Case(name, model, (torch.randn(2708, 64 * heads), _like_cora().edge_index), lambda out: out.square().mean())
 
 
-CASES: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
-    {
-        "gcn-2-small": lambda name: _graph_case(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
-        "gcn-2": lambda name: _graph_case(name, gcn(1433, 7, 16, layers=2), _like_cora()),
-        "gat-10": lambda name: _graph_case(name, gat(1433, 7, layers=10), _like_cora()),
-        "gat-40": lambda name: _graph_case(name, gat(1433, 7, layers=40), _like_cora()),
-        "residual-gcn-512": lambda name: _graph_case(
-            name, _shrink_branches(gcn(1433, 7, layers=512, residual=True)), _like_cora()
-        ),
-    }
-)
+CASES: Final[Mapping[str, Callable[[str], Case]]] = {
+    "gcn-2-small": lambda name: _graph_case(name, gcn(64, 4, 16, layers=2), block_model(nodes=240)),
+    "gcn-2": lambda name: _graph_case(name, gcn(1433, 7, 16, layers=2), _like_cora()),
+    "gat-10": lambda name: _graph_case(name, gat(1433, 7, layers=10), _like_cora()),
+    "gat-40": lambda name: _graph_case(name, gat(1433, 7, layers=40), _like_cora()),
+    "residual-gcn-512": lambda name: _graph_case(
+        name, _shrink_branches(gcn(1433, 7, layers=512, residual=True)), _like_cora()
+    ),
+}
 """Built-in trainings by name: on a block model of 240 nodes, or on a random graph of Cora's shapes."""
 
 
-GATS: Final[Mapping[str, Callable[[str], Case]]] = MappingProxyType(
-    {
-        f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(_gat_case, heads=heads, v2=v2)
-        for v2 in (False, True)
-        for heads in (1, 8)
-    }
-)
+GATS: Final[Mapping[str, Callable[[str], Case]]] = {
+    f"{'GATv2' if v2 else 'GAT'}, {heads} head{'s' * (heads > 1)}": partial(_gat_case, heads=heads, v2=v2)
+    for v2 in (False, True)
+    for heads in (1, 8)
+}
 """PyG's GATs of ten layers, with 64 channels per head, on a random graph of Cora's size."""
 
 
@@ -371,12 +366,10 @@ def _remedy_tool(change: Callable[[nn.Module], object]) -> Tool:
     return attach
 
 
-REMEDIES: Final[Mapping[str, Tool]] = MappingProxyType(
-    {
-        "lipschitz_normalize_": _remedy_tool(lipschitz_normalize_),
-        "weight_normalize_": _remedy_tool(partial(weight_normalize_, c=4.0)),
-        "insert_after_ PairNorm": _remedy_tool(lambda model: insert_after_(model, "convs.*", PairNorm())),
-        "insert_after_ Skip": _remedy_tool(lambda model: insert_after_(model, "convs.*", Skip())),
-    }
-)
+REMEDIES: Final[Mapping[str, Tool]] = {
+    "lipschitz_normalize_": _remedy_tool(lipschitz_normalize_),
+    "weight_normalize_": _remedy_tool(partial(weight_normalize_, c=4.0)),
+    "insert_after_ PairNorm": _remedy_tool(lambda model: insert_after_(model, "convs.*", PairNorm())),
+    "insert_after_ Skip": _remedy_tool(lambda model: insert_after_(model, "convs.*", Skip())),
+}
 """Remedies that stay in the forward pass, in place of a tool."""

@@ -14,7 +14,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -37,9 +36,11 @@ _NPZ_URL = "https://raw.githubusercontent.com/yandex-research/heterophilous-grap
 Transform: TypeAlias = Literal["normalize-features", "none"]
 TRANSFORMS: Final[tuple[Transform, ...]] = get_args(Transform)
 BUILT_IN: Final = "sbm"
-BUILT_IN_GRAPHS: Final[Mapping[str, Callable[..., Data]]] = MappingProxyType(
-    {BUILT_IN: block_model, "csbm": contextual_block_model, "tree": tree_neighbors_match}
-)
+BUILT_IN_GRAPHS: Final[Mapping[str, Callable[..., Data]]] = {
+    BUILT_IN: block_model,
+    "csbm": contextual_block_model,
+    "tree": tree_neighbors_match,
+}
 """Functions that make the built-in graphs, by name."""
 
 
@@ -199,9 +200,13 @@ def _parse_name(name: str) -> tuple[str, dict[str, Any]]:
     return key, options
 
 
-_VARIANT: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"split": int, "edges": str, "isolated": str, "missing": float, "missing_seed": int}
-)
+_VARIANT: Final[Mapping[str, Callable[[str], Any]]] = {
+    "split": int,
+    "edges": str,
+    "isolated": str,
+    "missing": float,
+    "missing_seed": int,
+}
 
 
 def _load_files(name: str, base: Path, split: int | None) -> Data:

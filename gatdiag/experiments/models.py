@@ -7,7 +7,6 @@ network from settings.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -274,29 +273,23 @@ def _gatv2(network: Network, *sizes: int) -> nn.Module:
     return _attention(GATv2Conv, network, *sizes, share_weights=network.share_weights)
 
 
-CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = MappingProxyType(
-    {
-        "gat": partial(_attention, GATConv),
-        "gatv2": _gatv2,
-        "omega-gat": lambda *sizes: OmegaGATConv(_gatv2(*sizes)),
-        "transformer": partial(_attention, TransformerConv),
-        "deep-gat": partial(_attention, GATConv),
-        "deep-gt": partial(_attention, TransformerConv),
-        "gcn": lambda network, width, out_channels, _: GCNConv(width, out_channels, bias=network.bias),
-        "sage": lambda network, width, out_channels, _: SAGEConv(width, out_channels, bias=network.bias),
-        "gin": lambda network, width, out_channels, _: gin(width, out_channels, network.bias),
-        "mlp": lambda network, width, out_channels, _: nn.Linear(width, out_channels, bias=network.bias),
-    }
-)
+CONVOLUTIONS: Final[Mapping[str, Callable[[Network, int, int, int], nn.Module]]] = {
+    "gat": partial(_attention, GATConv),
+    "gatv2": _gatv2,
+    "omega-gat": lambda *sizes: OmegaGATConv(_gatv2(*sizes)),
+    "transformer": partial(_attention, TransformerConv),
+    "deep-gat": partial(_attention, GATConv),
+    "deep-gt": partial(_attention, TransformerConv),
+    "gcn": lambda network, width, out_channels, _: GCNConv(width, out_channels, bias=network.bias),
+    "sage": lambda network, width, out_channels, _: SAGEConv(width, out_channels, bias=network.bias),
+    "gin": lambda network, width, out_channels, _: gin(width, out_channels, network.bias),
+    "mlp": lambda network, width, out_channels, _: nn.Linear(width, out_channels, bias=network.bias),
+}
 """Layers by model: (settings, in_channels, out_channels per head, heads) -> a layer."""
-ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"relu": F.relu, "elu": F.elu, "none": nn.Identity()}
-)
-NORMS: Final[Mapping[str, Callable[[int], nn.Module]]] = MappingProxyType(
-    {
-        "pairnorm": lambda _: PairNorm(),
-        "pairnorm-si": lambda _: PairNorm(scale_individually=True),
-        "layernorm": nn.LayerNorm,
-        "batchnorm": nn.BatchNorm1d,
-    }
-)
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {"relu": F.relu, "elu": F.elu, "none": nn.Identity()}
+NORMS: Final[Mapping[str, Callable[[int], nn.Module]]] = {
+    "pairnorm": lambda _: PairNorm(),
+    "pairnorm-si": lambda _: PairNorm(scale_individually=True),
+    "layernorm": nn.LayerNorm,
+    "batchnorm": nn.BatchNorm1d,
+}

@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from textwrap import shorten
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
@@ -203,9 +202,11 @@ def _ray(address: str | None, _workers: int) -> Iterator[Submit]:
                 ray.cancel(task, force=True)
 
 
-BACKENDS: Final[Mapping[str, Callable[..., AbstractContextManager[Submit]]]] = MappingProxyType(
-    {"processes": _processes, "dask": _dask, "ray": _ray}
-)
+BACKENDS: Final[Mapping[str, Callable[..., AbstractContextManager[Submit]]]] = {
+    "processes": _processes,
+    "dask": _dask,
+    "ray": _ray,
+}
 """Backends by name: (address, workers) -> a function that submits work and returns a future."""
 
 THIS_PROCESS: Final = Pool()

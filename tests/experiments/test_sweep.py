@@ -228,8 +228,6 @@ def test_two_sweeps_in_one_folder_are_refused(cells, tmp_path):
     [
         ("layers = [2", "is not a grid: expected TOML"),
         ("# layers = 2", "is empty: expected settings, such as layers"),
-        (f"learning_rate = 1{'0' * 400}", "Expected learning_rate to be finite"),
-        (f"seed = 1{'0' * 5000}", "is not a grid: expected TOML"),
         ("depth = 3", "no setting is called 'depth'.*layers"),
         ('layers = "deep"', "expected layers to be int or a list of these, got 'deep'"),
         ("layers = [true]", "expected layers to be int"),

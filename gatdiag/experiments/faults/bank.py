@@ -66,17 +66,7 @@ def run_cases(
     jobs: int | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
-    """Evaluate cases in parallel.
-
-    Args:
-        evaluate: Returns the rows of a case, such as `evaluate_case`.
-        chosen: The cases.
-        jobs: Number of processes; None: one per core. With 1, everything runs in this process.
-        on_done: Called after each case.
-
-    Returns:
-        The rows of all cases, in the order of the cases; the same whatever the number of processes.
-    """
+    """The rows of all cases, in their order, from processes (None: one per core) or, with one job, from this one."""
     rows = {}
     with Pool(jobs).map(evaluate, chosen) as done:
         for case, case_rows in done:
@@ -86,12 +76,9 @@ def run_cases(
 
 
 def evaluate_case(case: Case, folder: Path) -> list[dict[str, Any]]:
-    """Train a case and its twin, and diagnose both; returns one row.
+    """Train a case and its twin in a subfolder, and diagnose both; returns one row.
 
-    Args:
-        case: The case.
-        folder: Folder of the runs, with a subfolder per case. A finished training with an unchanged recipe is not
-            repeated, so use a new folder after a change of the recorder.
+    A finished training with an unchanged recipe is not repeated: use a new folder after a change of the recorder.
     """
     place = folder / case.name
     outcome, diagnosis = load_or_train(case.faulty, place / "faulty"), diagnose_run(place / "faulty")

@@ -41,16 +41,9 @@ CONTROL: Final = "SGD, and noise"
 def record_predictions(
     graph: Data, optimizer: str, double: bool = False, experiment: Experiment = EXPERIMENT
 ) -> pd.DataFrame:
-    """Record c and predicted c of each law at each step of a training with `gatdiag.watch`.
+    """Record c and predicted c of each law before each step of a training with `gatdiag.watch`.
 
-    Args:
-        graph: The graph.
-        optimizer: A key of `OPTIMIZERS`, or `CONTROL`.
-        double: In float64 rather than float32.
-        experiment: Network, initial weights and number of steps.
-
-    Returns:
-        step, law, c and predicted_c before the step, loss.
+    The optimizer is a key of `OPTIMIZERS`, or `CONTROL`; ``double`` is in float64.
     """
     model = prepared_model(experiment, graph)
     if double:

@@ -71,12 +71,7 @@ def treat_stuck(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Train a network until it is stuck, treat copies of it, and continue their trainings.
 
-    Args:
-        graph: The graph.
-        seed: Of the initial weights.
-        experiment: Network, initial weights and learning rate.
-        stuck: Steps before the treatment.
-        epochs: Steps after it.
+    There are ``stuck`` steps before the treatment, and ``epochs`` after it.
 
     Returns:
         The trainings at every tenth step and the last: seed, treatment, step, loss, test_accuracy. And the immediate

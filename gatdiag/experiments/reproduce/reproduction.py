@@ -163,12 +163,7 @@ def table_by_size(
 ) -> pd.DataFrame:
     """Means against depth or width, as the data of a figure of `gatdiag.figures`.
 
-    Args:
-        results: One row per training.
-        values: Panel -> the column that it shows.
-        size: "depth" or "width".
-        sizes: The size of each training.
-        variants: The line of each training.
+    ``values`` has the column of each panel; each training has its size, and the variant that is its line.
     """
     names = {"test_accuracy": "accuracy_test", "last_test_accuracy": "last_accuracy_test"}
     table = results.rename(columns=names).assign(score="accuracy", variant=variants, **{size: sizes})

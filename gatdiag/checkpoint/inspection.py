@@ -13,7 +13,6 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names, quote
 from gatdiag.recorder import meta
 from gatdiag.run import Run, load
-from gatdiag.run.meta import MAX_STEP
 from gatdiag.structure import Structure, discover
 from gatdiag.structure.from_names import find_layers
 
@@ -171,7 +170,7 @@ def _open(path: Path, case: ModelCase | None, notes: Notes, mismatches: Notes) -
 def _next_step(checkpoint: Checkpoint, previous: int, notes: Notes) -> int:
     """The step of a checkpoint if it is later than the previous one, else previous + 1."""
     step = checkpoint.position
-    if step is not None and previous < step <= MAX_STEP:
+    if step is not None and previous < step < 2**63:
         return step
     if step is not None or previous >= 0:
         _note(notes, "no step later than that of the previous checkpoint; counted as the next step", checkpoint.path)

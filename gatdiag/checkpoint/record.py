@@ -88,7 +88,7 @@ def record_weights(
         **meta.describe_recording(select(metrics)),
     }
     store = Store.create(folder, about, overwrite=overwrite)
-    recorded = RecordedLaws(laws["found"], "the laws")
+    recorded = RecordedLaws(laws["found"])
     shapes = {term["parameter"]: tuple(term["shape"]) for entry in laws["found"] for term in entry["terms"]}
     try:
         for step, tensors, scalars in checkpoints:

@@ -73,9 +73,9 @@ def find_stack(tensors: Mapping[str, Tensor], structure: Structure) -> tuple[Rec
         stack = read_plain_stack(tensors, structure)
     except NotPlainError as error:
         reason = f"names and shapes do not show a plain stack of layers ({error}): {_HINT}"
-        return RecordedLaws([], "the stack"), tuple(Exclusion(layer.name, reason) for layer in structure)
+        return RecordedLaws([]), tuple(Exclusion(layer.name, reason) for layer in structure)
     last = tuple(Exclusion(layer.path, "its outputs are those of the model") for layer in stack[-1:])
-    return RecordedLaws([_pack_laws(layer, successor) for layer, successor in pairwise(stack)], "the stack"), last
+    return RecordedLaws([_pack_laws(layer, successor) for layer, successor in pairwise(stack)]), last
 
 
 def _pack_laws(layer: StackLayer, successor: StackLayer) -> dict[str, Any]:

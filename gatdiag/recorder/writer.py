@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Run, Store, load
-from gatdiag.run.streams import MAX_LOGGED_SCALARS
-from gatdiag.run.tables import is_logged, is_valid_unicode
+from gatdiag.run.tables import is_logged
 from gatdiag.structure import Layer
 
 _MAX_RATES = 100
-_MAX_NAMES = MAX_LOGGED_SCALARS - _MAX_RATES
+_MAX_NAMES = 900
 _MAX_OPTIMIZERS = 100  # a loop may create one at each step
 
 
@@ -129,7 +127,7 @@ class Writer:
         if not is_logged(name):
             self._guard.warn(f"reserved {name}", f"{name} cannot be logged: gatdiag has a column of this name")
             return False
-        if not is_valid_unicode(name):
+        if name.encode(errors="ignore").decode() != name:
             self._guard.warn(ascii(name), f"{name!a} cannot be logged: the name is not valid Unicode")
             return False
         if len(self._logged) >= _MAX_NAMES:
@@ -174,8 +172,6 @@ class Writer:
 
     def read_run(self, before: int) -> Run:
         """The run so far, including rows of `steps` before this step that are not written yet."""
-        with suppress(OSError):  # the next write warns of it
-            self._store.flush()
         waiting = [dict(self._rows[step]) for step in sorted(self._rows) if step < before]
         return Run(self._store.folder, _to_host(waiting))
 

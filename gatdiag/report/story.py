@@ -29,14 +29,13 @@ _UNFINISHED = {
 
 
 def run_warnings(run: Run) -> tuple[str, ...]:
-    """Warnings about incomplete data: an unfinished run, unreadable rows, empty tables."""
-    nothing = is_empty(run)  # reads the tables, which fills run.problems
+    """Warnings about incomplete data: an unfinished run, empty tables."""
     status = "live" if run.status == "recording" and run.is_live else run.status
-    texts = [f"Not everything could be read: {one_line(problem)}" for problem in run.problems]
+    texts = []
     if status in _UNFINISHED:
         error = one_line(run.meta["error"] or "no message")
-        texts.insert(0, f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
-    return (*texts, *_nothing_recorded(run)) if nothing else tuple(texts)
+        texts.append(f"{_UNFINISHED[status].format(error=error)} {_SHOWN}")
+    return (*texts, *_nothing_recorded(run)) if is_empty(run) else tuple(texts)
 
 
 def story(run: Run) -> tuple[str, ...]:

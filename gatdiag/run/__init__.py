@@ -18,8 +18,7 @@ A run is a folder. Its format is a public interface, described here (schema 2):
     TABLE.arrows                while it is recorded: each other table, an Arrow IPC stream
     .lock                       locked (by `filelock`) by the process that is recording; empty
 
-A run folder may also hold .NAME.XXXXXXXX.part (being written, or of no use after a kill) and NAME.damaged (a file that
-could not be read completely when the run was sealed or resumed).
+A run folder may also hold .gatdiag.XXXXXXXX.part (being written, or of no use after a kill).
 
 Metadata
 --------
@@ -59,8 +58,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
 Streams and Parquet files
 -------------------------
 Both have the same columns; names are dictionary columns, so that each row is complete in itself. A stream is only
-appended to: one batch with the rows of some steps (in `steps.jsonl` one line per step) at a time. Readers ignore an
-incomplete last one, as a kill leaves it. `steps.jsonl` omits null, and holds NaN, Infinity and -Infinity as such.
+appended to: one batch with the rows of some steps (in `steps.jsonl` one line per step) at a time. Readers stop at an
+incomplete one, as a kill leaves it at the end. `steps.jsonl` omits null, and holds NaN, Infinity and -Infinity as such.
 
 To seal a run, each table is written to Parquet, `sealed` is set in meta.json, and the streams are deleted. To resume
 it, the rows before the step at which it continues are written to new streams, `sealed` is reset in meta.json, and the

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ _OWN = {
     *(f"{name}.parquet" for name in _STREAMS),
     *(f"{name}.safetensors" for name in SNAPSHOTS),
 }
-_PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
 _LOCK_TIMEOUT = 0.2  # seconds; `is_locked` holds the lock for an instant
 
 
@@ -48,46 +46,39 @@ def snapshot_path(folder: Path, name: str) -> Path:
 
 def partial_files(folder: Path) -> list[Path]:
     """Incomplete files that a killed process has left. Only to be called by the process that holds the lock."""
-    return [path for path in folder.iterdir() if _is_partial(path.name)]
-
-
-def _is_partial(name: str) -> bool:
-    part = _PART.fullmatch(name)
-    return part is not None and part[1] in _OWN
+    return [*folder.glob(".gatdiag.*.part")]
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
     """Raise `InputError` unless the folder is missing or empty, or holds a run that may be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the run, but {folder} is a file")
-    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    others = [name for name in names if name != LOCK and not _is_partial(name)]
-    if META in names and not overwrite:
+    others = {*folder.iterdir()} - {folder / LOCK, *partial_files(folder)} if folder.exists() else set()
+    if (folder / META) not in others:
+        if others:
+            raise InputError(
+                f"Expected a new or empty folder or a run, but {folder} holds other files ({min(others).name!a}, ...)"
+            )
+    elif not overwrite:
         raise InputError(
             f"{folder} already holds a run. Pass overwrite=True to delete it, resume=True to continue it, or choose "
             "another folder."
         )
-    if META in names and not _is_run(folder):
+    elif not _is_run(folder):
         raise InputError(f"{folder / META} is not that of a run, so nothing is overwritten; choose another folder")
-    if META not in names and others:
-        raise InputError(
-            f"Expected a new or empty folder or a run, but {folder} holds other files ({others[0]!a}, ...)"
-        )
 
 
 def _is_run(folder: Path) -> bool:
     """Whether gatdiag wrote the meta.json of a folder, in any schema."""
     try:
-        meta = json.loads((folder / META).read_bytes().decode())
-    except (OSError, ValueError, RecursionError):
+        return bool({"schema", "status", "structure"} <= json.loads((folder / META).read_bytes()).keys())
+    except (OSError, ValueError, AttributeError):
         return False
-    return isinstance(meta, dict) and isinstance(meta.get("schema"), int) and {"status", "structure"} <= meta.keys()
 
 
 def delete_run(folder: Path) -> None:
     """Delete the files of a run and no others. meta.json, which will be replaced, and the lock are kept."""
-    own = (folder / f"{name}{suffix}" for name in _OWN - {META} for suffix in ("", ".damaged"))
-    for path in (*partial_files(folder), *own):
+    for path in (*partial_files(folder), *(folder / name for name in _OWN - {META})):
         path.unlink(missing_ok=True)
 
 
@@ -122,7 +113,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "exists and is no regular file", str(path))
-    part = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}.part")
+    part = path.with_name(f".gatdiag.{secrets.token_hex(4)}.part")
     part.touch(exist_ok=False)  # an existing file is the user's
     try:
         yield part

@@ -35,7 +35,6 @@ Entry: TypeAlias = Mapping[str, Any]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-MAX_LAWS = 2**24
 _NEURON = "{neuron}"
 _DEFAULTS = {"name": "", "kind": "neuron", "count": 1, "exact": True, "residual": None, "terms": None}
 _SAME = ("name", "kind", "layer", "exact")
@@ -128,14 +127,9 @@ class _Terms:
     each: int
 
     @classmethod
-    def read(cls, term: Entry, count: int) -> "_Terms":
+    def read(cls, term: Entry) -> "_Terms":
         shape, axes = tuple(term["shape"]), tuple(term["axes"])
-        size = prod(shape[axis] for axis in axes)
-        at, each = np.array(term["at"]), int(term["each"])
-        ends = at.min(), at.max(), at.min() + (count - 1) * each, at.max() + (count - 1) * each
-        if at.ndim != 1 or at.dtype.kind != "i" or min(ends) < 0 or max(ends) >= size or at.size * count > MAX_LAWS:
-            raise ValueError(f"positions are not in [0, {size}), or too many")
-        return cls(str(term["parameter"]), shape, axes, Fraction(term["exponent"]), at, each)
+        return cls(term["parameter"], shape, axes, Fraction(term["exponent"]), np.array(term["at"]), term["each"])
 
     def term(self, number: int) -> Term:
         """The term of the law with this number in its entry."""
@@ -158,26 +152,16 @@ class RecordedLaws(Sequence[Law]):
 
     Args:
         entries: The entries of `laws.found` in meta.json.
-        where: Where they are from, for error messages.
 
     Attributes:
         entries: The entries.
-
-    Raises:
-        InputError: An entry is damaged.
     """
 
-    def __init__(self, entries: Sequence[Entry], where: str) -> None:
+    def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self._entries = [{**_DEFAULTS, **entry} for entry in entries]
         self._ends = list(accumulate(entry["count"] for entry in self._entries))
-        self._terms: list[tuple[_Terms, ...]] = []
-        for number, entry in enumerate(self._entries):
-            try:
-                self._terms.append(tuple(_Terms.read(term, entry["count"]) for term in entry["terms"] or ()))
-                _law_fields(entry, entry["count"] - 1)
-            except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-                raise InputError(f'{where}: the terms in "laws.found.{number}" cannot be read ({error})') from error
+        self._terms = [tuple(map(_Terms.read, entry["terms"] or ())) for entry in self._entries]
 
     def __len__(self) -> int:
         """The number of laws."""

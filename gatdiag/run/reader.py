@@ -1,7 +1,6 @@
 """Read a run folder. Needs no torch, and pandas only for tables."""
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,7 +45,6 @@ class Run:
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
-        self._problems: dict[str, None] = {}
 
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
@@ -66,11 +64,6 @@ class Run:
     def is_live(self) -> bool:
         """Whether a process is recording it now."""
         return files.is_locked(self.folder)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Descriptions of what could not be read of the tables that were accessed so far."""
-        return tuple(self._problems)
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -104,13 +97,9 @@ class Run:
 
     @property
     def laws(self) -> RecordedLaws:
-        """The conservation laws with their terms; `laws.c(run.snapshot("final"))` is c of these weights.
-
-        Raises:
-            InputError: They are damaged in meta.json.
-        """
+        """The conservation laws with their terms; `laws.c(run.snapshot("final"))` is c of these weights."""
         if self._laws is None or self._laws.entries is not self.meta["laws"]["found"]:
-            self._laws = RecordedLaws(self.meta["laws"]["found"], str(self.folder / files.META))
+            self._laws = RecordedLaws(self.meta["laws"]["found"])
         return self._laws
 
     @property
@@ -121,20 +110,14 @@ class Run:
     def arrow(self, table: TableName) -> pa.Table:
         """A table in Arrow: null where nothing was measured, NaN where the result is undefined.
 
-        Warns with a `UserWarning` if rows are lost because a file is damaged.
-
         Raises:
-            InputError: There is no such table.
+            InputError: There is no such table, or its file is damaged.
         """
         if table not in tables.ROWS:
             raise InputError(f"Expected the name of a table ({', '.join(tables.ROWS)}), got {table!a}")
-        damages: list[tables.Damage] = []
-        pieces = self._read(table, damages)
+        pieces = self._read(table)
         if table == "steps" and self._pending:
             pieces.append(tables.table_from_rows(self._pending))
-        self._problems |= dict.fromkeys(damage.text for damage in damages)
-        if lost := [damage.text for damage in damages if damage.is_loss]:
-            warnings.warn(f"{self.folder}: parts of the run cannot be read: {'; '.join(lost)}", stacklevel=4)
         # without empty pieces, for each of which pyarrow 18 would write a CSV header
         pieces = [piece for piece in pieces if len(piece)] or pieces[:1] or [tables.schema(table).empty_table()]
         return pa.concat_tables(pieces, promote_options="default")
@@ -168,22 +151,18 @@ class Run:
     # So the files that meta.json stands for exist, and a file that was opened can be read to its end. If one is missing
     # and meta.json has changed, the run was sealed or resumed in between, so try again: nothing was read yet, and
     # meta.json never returns to an earlier state, because `resumed_at` only grows. If meta.json has not changed, a run
-    # that is not sealed has no rows in this table yet; a sealed run has lost the file, or is being overwritten, for
-    # which its files are deleted first. (If a run is sealed and resumed after meta.json was read and before a stream is
-    # opened, this goes unnoticed, and the new stream may be incomplete.)
-    def _read(self, name: TableName, damages: list[tables.Damage]) -> list[pa.Table]:
+    # that is not sealed has no rows in this table yet; a sealed run has lost the file, or is being overwritten.
+    def _read(self, name: TableName) -> list[pa.Table]:
         for _ in range(_MAX_TRIES):
             if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
             try:
-                return list(tables.read(self.folder, name, damages, is_sealed=self.meta["sealed"]))
+                return list(tables.read(self.folder, name, is_sealed=self.meta["sealed"]))
             except FileNotFoundError:
                 before, self.meta = self.meta, meta.read(self.folder)
                 if before == self.meta and not before["sealed"]:
                     return []
-        path = files.parquet_path(self.folder, name)
-        damages.append(tables.Damage(path, f"{path.name} is missing, though the run was sealed", is_loss=True))
-        return []
+        raise InputError(f"{files.parquet_path(self.folder, name)} is missing, though the run was sealed")
 
     def quantity(self, table: TableName, column: str) -> Quantity:
         """The description of a column that is stored in the run; for a logged scalar, only its name."""

@@ -1,67 +1,52 @@
 """The append-only files of a run while it is recorded. Rows are written immediately."""
 
-import errno
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import tables
 from gatdiag.run.files import atomic_write
 
-MAX_LOGGED_SCALARS = 1000  # columns of `steps`
-_MAX_PENDING = 64 * 2**20  # bytes
+UNWRITTEN: Final = "could not be written"
+"""In the notes of a run: rows or parameters are missing because of an error of the disk."""
+
 _POSITION = {"layers": "layer", "parameters": "parameter", "neurons": "law"}
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class _Appender:
-    """A file that is only appended to.
-
-    Bytes that cannot be written (disk full) are pending until the next call, and are then written at their own offset.
-    The offset and the pending bytes change in a single assignment, so that an interrupt at any instant neither loses
-    nor duplicates a row.
-
-    Attributes:
-        lost: Number of batches that were dropped because too many bytes were pending.
-    """
+    """A file that is only appended to."""
 
     def __init__(self, path: Path, header: bytes) -> None:
         with atomic_write(path) as part:
             part.write_bytes(header)
-        self.lost = 0
-        self._path = path
-        self._file = os.open(path, os.O_WRONLY)
-        self._state = (len(header), b"")  # offset in the file, bytes pending to be written there
+        self._file = path.open("ab", buffering=0)
 
-    def write(self, data: bytes = b"") -> None:
-        """Write the pending bytes, then the data.
+    def write(self, data: bytes) -> None:
+        """Append the data; after an error or an interrupt, nothing of them is in the file.
 
         Raises:
-            OSError: Writing failed, or the file was deleted; what was not written is pending.
+            OSError: They could not be written.
         """
-        offset, pending = self._state
-        if data and len(pending) > _MAX_PENDING:
-            self.lost, data = self.lost + 1, b""
-        self._state = (offset, pending := pending + data)
-        if pending and os.fstat(self._file).st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "The file was deleted while it was written", str(self._path))
-        while pending:
-            os.lseek(self._file, offset, os.SEEK_SET)
-            written = os.write(self._file, pending)
-            offset, pending = offset + written, pending[written:]
-            self._state = (offset, pending)
+        end = self._file.seek(0, io.SEEK_END)
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except BaseException as error:
+            self._file.truncate(end)
+            if isinstance(error, OSError):
+                raise OSError(f"{self._file.name} {UNWRITTEN}: {error}") from error
+            raise
 
     def close(self) -> None:
-        """Close the file; pending bytes are dropped."""
-        os.close(self._file)
+        """Close the file."""
+        self._file.close()
 
 
 class JsonLines(_Appender):
@@ -69,20 +54,12 @@ class JsonLines(_Appender):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, b"")
-        self._logged: set[str] = set()
 
     def encode(self, rows: Any) -> bytes:
         """Encode a row, or a list of rows."""
-        rows = [rows] if isinstance(rows, Mapping) else rows
-        for name in {name for row in rows for name in row} - self._logged:
-            if not isinstance(name, str) or not tables.is_valid_unicode(name):
-                raise InputError(f"The name of a logged scalar should be text in valid Unicode, got {name!a}")
-            if len(self._logged) >= MAX_LOGGED_SCALARS:
-                raise InputError(f"A run can hold {MAX_LOGGED_SCALARS} columns of scalars; {name!a} is one too many")
-            self._logged.add(name)
         lines = (
             {name: int(value) if name == "step" else float(value) for name, value in row.items() if value is not None}
-            for row in rows
+            for row in ([rows] if isinstance(rows, Mapping) else rows)
         )
         return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
 
@@ -114,10 +91,8 @@ class ArrowStream(_Appender):
         """Encode rows that are given as columns, as `Store.append` describes."""
         position = _POSITION[self._table]
         if unknown := columns.keys() - {"step", position, *self._measured}:
-            raise LookupError(f"no such column: {', '.join(map(ascii, unknown))}")
+            raise LookupError(f"the table {self._table} has no column {', '.join(unknown)}")
         positions = np.asarray(columns[position])
-        if positions.size and not 0 <= positions.min() <= positions.max() < self.keys.num_rows:
-            raise LookupError(f"positions should be from 0 to {self.keys.num_rows - 1}, got {positions}")
         steps = pa.array(np.broadcast_to(columns["step"], positions.shape), pa.int64())
         keys = self.keys.take(pa.array(positions, pa.int32()))
         measured = [_column(columns.get(name), len(positions)) for name in self._measured]

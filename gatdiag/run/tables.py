@@ -4,10 +4,10 @@ The measured columns are those of `gatdiag.quantities`, all float64: null where 
 result is undefined.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gatdiag import quantities
+from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.roles import ROLES
 from gatdiag.run import files
@@ -42,7 +43,6 @@ KEYS: Mapping[TableName, Mapping[str, str]] = {
 NAMES = pa.dictionary(pa.int32(), pa.string())
 BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
 
-_MESSAGE_START = b"\xff\xff\xff\xff"  # in an Arrow stream
 _MAX_GROUP_ROWS = 500_000
 _MAX_GROUP_BYTES = 64 * 2**20
 
@@ -63,20 +63,6 @@ def is_logged(column: str) -> bool:
         ['loss', 'val_accuracy']
     """
     return column not in schema("steps").names and not re.fullmatch(r"learning_rate_\d+", column)
-
-
-def is_valid_unicode(text: str) -> bool:
-    """Whether a name can be encoded: it contains no lone surrogates.
-
-    Example:
-        >>> is_valid_unicode("convs.0"), is_valid_unicode(chr(0xDC80))
-        (True, False)
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def describe_tables() -> str:
@@ -119,114 +105,56 @@ def _dictionary_array(values: Sequence[str | None], names: Iterable[str]) -> pa.
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Damage:
-    """A part of a file that could not be read.
-
-    Attributes:
-        path: The file.
-        text: Description of the damage.
-        is_loss: False if it is only an incomplete end, as a kill leaves it.
-    """
-
-    path: Path
-    text: str
-    is_loss: bool
-
-
-def read(folder: Path, table: TableName, damages: list[Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
-    """Read a table piece by piece, as far as it can be read. What cannot be read is appended to `damages`.
+def read(folder: Path, table: TableName, *, is_sealed: bool) -> Iterator[pa.Table]:
+    """Read a table piece by piece; a file that is only appended to, up to its first incomplete or damaged row.
 
     Raises:
         FileNotFoundError: There is no such file.
+        InputError: It is damaged.
     """
-    if is_sealed:
-        path = files.parquet_path(folder, table)
-        pieces = _read_parquet(path, table)
-    else:
-        path = files.stream_path(folder, table)
-        pieces = _read_lines(path, damages) if table == "steps" else _read_stream(path, damages)
+    path = files.parquet_path(folder, table) if is_sealed else files.stream_path(folder, table)
+    read_pieces = _read_parquet if is_sealed else _read_lines if table == "steps" else _read_stream
     try:
-        for piece in pieces:
+        for piece in read_pieces(path):
+            piece.validate(full=True)
             yield _conform(piece, table)
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        damages.append(Damage(path, f"{path.name} is damaged and cannot be read ({error})", is_loss=True))
+        raise InputError(f"{path} is damaged and cannot be read ({error}); restore it from a copy") from error
 
 
 def _conform(piece: pa.Table, table: TableName) -> pa.Table:
     """Convert a piece of a table to the table's schema; missing columns become null."""
-    piece.validate(full=True)
     names = piece.schema.names
     expected = schema(table, tuple(names) if table == "steps" else ())
-    for name in ("step", "law") if table == "neurons" else ("step",):
-        if name not in names or piece.column(name).null_count:
-            raise ValueError(f"it has rows without a {name}")
     if piece.schema.equals(expected):
         return piece
-    columns = []
-    for field in expected:
-        column = piece.column(field.name) if field.name in names else pa.nulls(piece.num_rows, field.type)
-        try:
-            columns.append(column.cast(field.type))
-        except pa.ArrowException:
-            raise ValueError(f"its column {field.name} should be {field.type}, but is {column.type}") from None
+    columns = [piece.column(f.name).cast(f.type) if f.name in names else pa.nulls(len(piece), f.type) for f in expected]
     return pa.Table.from_arrays(columns, schema=expected)
 
 
-def _read_parquet(path: Path, table: TableName) -> Iterator[pa.Table]:
+def _read_parquet(path: Path) -> Iterator[pa.Table]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        names = file.schema_arrow.names
-        yield file.read(None if table == "steps" else [name for name in schema(table).names if name in names])
+        yield file.read()
 
 
-def _read_stream(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
+def _read_stream(path: Path) -> Iterator[pa.Table]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_stream(file)
         yield reader.schema.empty_table()
-        end, size = file.tell(), file.size()  # end of the last complete batch
-        try:
+        with contextlib.suppress(*BROKEN):  # the end that a kill or a writer leaves
             for batch in reader:
                 batch.validate(full=True)
                 yield pa.Table.from_batches([batch])
-                end = file.tell()
-        except BROKEN:
-            pass  # either damage, or the end that a kill leaves, after which there is no complete batch
-        if end == size:
-            return
-        file.seek(end + 1)  # in the mapped file, because the file of a live run may have grown since
-        if is_loss := _contains_batch(file.read()):
-            text = f"{path.name}: damaged at byte {end}; the rows behind it are lost"
-        else:
-            text = f"{path.name}: the last {size - end} bytes are an unfinished batch, left out"
-        damages.append(Damage(path, text, is_loss))
 
 
-def _contains_batch(data: bytes) -> bool:
-    start = data.find(_MESSAGE_START)
-    while start >= 0:
-        try:
-            return bool(pa.ipc.read_message(data[start:]).type == "record batch")
-        except BROKEN:
-            start = data.find(_MESSAGE_START, start + 1)
-    return False
-
-
-def _read_lines(path: Path, damages: list[Damage]) -> Iterator[pa.Table]:
-    *lines, rest = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
+def _read_lines(path: Path) -> Iterator[pa.Table]:
+    lines, rows = path.read_bytes().split(b"\n")[:-1], []
+    with contextlib.suppress(*BROKEN, AttributeError, RecursionError):
+        for line in lines:
             row = json.loads(line)
-            if type(row["step"]) is not int or not 0 <= row["step"] < 2**63:
-                raise ValueError("no step")
-            rows.append({name: value if name == "step" else float(value) for name, value in row.items()})
-        except (*BROKEN, AttributeError, RecursionError):
-            damages.append(Damage(path, f"{path.name}: line {number} is damaged; its row is lost", is_loss=True))
-    if rest:
-        text = f"{path.name}: the last {len(rest)} bytes are an unfinished line, left out"
-        damages.append(Damage(path, text, is_loss=False))
+            rows.append({"step": int(row.pop("step")), **{name: float(value) for name, value in row.items()}})
     yield table_from_rows(rows)
 
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,7 @@ from safetensors.numpy import save_file
 from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
-from gatdiag.run.meta import MAX_STEP
-from gatdiag.run.streams import ArrowStream, JsonLines
+from gatdiag.run.streams import UNWRITTEN, ArrowStream, JsonLines
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -24,17 +23,14 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 Ending = Literal["finished", "failed", "interrupted"]
 
-UNWRITTEN: Final = "could not be written"
-"""In the notes of a run: rows or parameters are missing because of an error of the disk."""
-
 _KILLED = "the process ended without closing the run"
 
 
 class Store:
     """Writes a run. Made by `create` or `resume`, ended by `seal` or `close`.
 
-    Rows are written when they are appended, so that a kill at any instant does not lose them. If that fails (disk full,
-    folder deleted), `OSError` is raised, and the rows, up to 64 MiB per table, are pending until they can be written.
+    Rows are written when they are appended, so that a kill at any instant does not lose them. If the disk is full,
+    `OSError` is raised, and the rows are lost.
 
     Attributes:
         folder: The run folder.
@@ -68,11 +64,9 @@ class Store:
             overwrite: Whether to delete an existing run. Other files are never deleted.
 
         Raises:
-            InputError: The folder is not empty or is locked, or the metadata are not valid.
+            InputError: The folder is not empty or is locked, or the metadata cannot be JSON.
             OSError: The folder cannot be created or written.
         """
-        if not os.fspath(folder):
-            raise InputError("Expected the folder of a new run, got an empty path; use '.' for the current folder")
         folder = Path(folder)
         contents = meta.new(folder, meta_data)
         files.check_free(folder, overwrite=overwrite)
@@ -100,7 +94,7 @@ class Store:
             OSError: The folder cannot be written.
         """
         folder = Path(folder)
-        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP):
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
             raise InputError(f"The step to resume at should be an integer from 0, got {step!a}")
         meta.read(folder)
         lock = files.acquire_lock(folder)
@@ -115,9 +109,8 @@ class Store:
         return store
 
     def _rewrite_streams(self, step: int | None) -> None:
-        damages: list[tables.Damage] = []
         for name in tables.ROWS:
-            for rows in _read_table(self.folder, name, damages, is_sealed=True):
+            for rows in _read_table(self.folder, name, is_sealed=True):
                 kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
                 if kept.num_rows:
                     self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
@@ -126,9 +119,8 @@ class Store:
             self.next_step = step
         self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
         self.meta["resumed_at"].append(self.next_step)
-        self.meta["notes"] += [damage.text for damage in damages]
         meta.write(self.folder, self.meta, durable=True)
-        _delete_tables(self.folder, files.parquet_path, damages)
+        _delete(self.folder, [files.parquet_path(self.folder, name) for name in tables.ROWS])
 
     def append(self, table: TableName, columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Append rows of one or several steps to a table.
@@ -140,34 +132,14 @@ class Store:
                 measured column -> one number, or one per row, null where masked. Missing columns and None are null.
 
         Raises:
-            InputError: The columns do not fit the table, or the store is closed.
-            OSError: Rows could not be written, and are pending until the next call.
+            InputError: The store is closed.
+            OSError: The rows could not be written.
         """
         self._check_open()
-        if table not in tables.ROWS:
-            raise InputError(f"Expected the name of a table ({', '.join(tables.ROWS)}), got {table!a}")
-        given = [row.get("step") for row in ([columns] if isinstance(columns, Mapping) else columns)]
-        steps = np.asarray(given[0] if len(given) == 1 else given)
-        if steps.dtype.kind not in "iu" or not steps.size or not 0 <= steps.min() <= steps.max() <= MAX_STEP:
-            raise InputError(f"Every row of {table} needs a step, an integer from 0, got {steps.tolist()!a}")
+        rows = [columns] if isinstance(columns, Mapping) else columns
         stream = self._stream(table)
-        try:
-            rows = stream.encode(columns)
-        except (TypeError, ValueError, LookupError) as error:
-            raise InputError(f"The columns do not fit the table {table}: {error!r}") from error
-        self.next_step = max(self.next_step, int(steps.max()) + 1)
-        stream.write(rows)
-
-    def flush(self) -> None:
-        """Write all pending rows.
-
-        Raises:
-            OSError: That failed for at least one table, whose rows are pending until the next call.
-        """
-        self._check_open()
-        with contextlib.ExitStack() as stack:  # calls all of them, even if one fails
-            for stream in self._streams.values():
-                stack.callback(stream.write)
+        stream.write(stream.encode(columns))
+        self.next_step = max([self.next_step, *(int(np.max(row["step"])) + 1 for row in rows)])
 
     def _stream(self, table: TableName) -> ArrowStream | JsonLines:
         if table not in self._streams:
@@ -180,12 +152,11 @@ class Store:
         """Replace keys of meta.json, and write it immediately.
 
         Raises:
-            InputError: A value is not valid, or laws that rows refer to would change.
+            InputError: A value cannot be JSON, or laws that rows refer to would change.
             OSError: It could not be written. The next call writes this change, too.
         """
         self._check_open()
         changed = {**self.meta, **meta.to_json(changes)}
-        meta.check(changed, "the metadata of the run")
         if "laws" in changes and self.next_step:
             before, after = (tables.key_columns("neurons", each).to_pylist() for each in (self.meta, changed))
             if after[: len(before)] != before:
@@ -229,28 +200,14 @@ class Store:
         if not self._is_open:
             return
         self._check_open()
-        try:
-            self.flush()
-        finally:
-            lost = sum(stream.lost for stream in self._streams.values())
-            notes = [f"{lost} batches of rows {UNWRITTEN} and are lost"] if lost else []
-            notes = list(dict.fromkeys([*self.meta["notes"], *notes]))
-            self.update_meta(status=status, error=error, ended=meta.now(), notes=notes)
+        self.update_meta(status=status, error=error, ended=meta.now())
         self._close_streams()
         _seal(self.folder, self.meta)
         self._release()
 
     def close(self) -> None:
-        """End writing without sealing, which leaves the run as a kill would.
-
-        Raises:
-            OSError: Pending rows could not be written. The store is closed nevertheless.
-        """
-        if not self._is_open:
-            return
-        try:
-            self.flush()
-        finally:
+        """End writing without sealing, which leaves the run as a kill would."""
+        if self._is_open:
             self._close_streams()
             self._release()
 
@@ -290,30 +247,21 @@ def seal(folder: PathLike) -> None:
 
 def _seal(folder: Path, contents: meta.Meta) -> None:
     """Convert streams to Parquet. It can be killed and called again at any time."""
-    damages: list[tables.Damage] = []
     if not contents["sealed"]:
         for name in tables.ROWS:
-            rows = _read_table(folder, name, damages, is_sealed=False)
-            tables.write_parquet(files.parquet_path(folder, name), name, rows)
+            tables.write_parquet(files.parquet_path(folder, name), name, _read_table(folder, name, is_sealed=False))
         if contents["status"] == "recording":
             contents |= {"status": "interrupted", "error": _KILLED, "ended": meta.now()}
         contents["sealed"] = True
-        contents["notes"] += [f"found when the run was sealed: {damage.text}" for damage in damages]
         meta.write(folder, contents, durable=True)
-    _delete_tables(folder, files.stream_path, damages)
+    _delete(folder, [files.stream_path(folder, name) for name in tables.ROWS])
 
 
-def _read_table(folder: Path, name: TableName, damages: list[tables.Damage], *, is_sealed: bool) -> Iterator[pa.Table]:
+def _read_table(folder: Path, name: TableName, *, is_sealed: bool) -> Iterator[pa.Table]:
     with contextlib.suppress(FileNotFoundError):  # nothing was recorded in this table
-        yield from tables.read(folder, name, damages, is_sealed=is_sealed)
+        yield from tables.read(folder, name, is_sealed=is_sealed)
 
 
-def _delete_tables(folder: Path, path_of: Callable[[Path, TableName], Path], damages: Iterable[tables.Damage]) -> None:
-    """Delete the files of tables, but keep damaged ones under another name."""
-    damaged = {damage.path for damage in damages if damage.is_loss}
-    for path in (path_of(folder, name) for name in tables.ROWS):
-        if path in damaged and path.exists():
-            path.replace(path.with_name(f"{path.name}.damaged"))
+def _delete(folder: Path, paths: Sequence[Path]) -> None:
+    for path in (*paths, *files.partial_files(folder)):
         path.unlink(missing_ok=True)
-    for part in files.partial_files(folder):
-        part.unlink()

@@ -1,4 +1,3 @@
-import shutil
 import subprocess
 import sys
 
@@ -137,14 +136,10 @@ def test_the_runs_in_a_folder_that_is_none_are_named(report, folder):
     assert str(folder) in done.stderr
 
 
-def test_a_warning_is_one_line_without_its_source(report, folder, tmp_path):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(folder, damaged)
-    (damaged / "layers.parquet").write_bytes(b"PAR1 and no more")
-    done = report(damaged, damaged)
+def test_a_warning_is_one_line_without_its_source(report, folder):
+    done = report(folder, folder)
     assert done.exit_code == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith("gatdiag: ") for line in lines)
-    assert "shown once" in lines[0]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gatdiag: ")
+    assert "shown once" in line
     assert "UserWarning" not in done.stderr

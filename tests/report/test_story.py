@@ -122,14 +122,6 @@ def test_a_finished_run_has_nothing_to_warn_of(tmp_path):
     assert run_warnings(build(tmp_path / "run", logged={"loss": [1.0]})) == ()
 
 
-def test_what_could_not_be_read_is_told(tmp_path):
-    run = build(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
-    (run.folder / "layers.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.warns(UserWarning, match="parts of the run cannot be read"):
-        texts = run_warnings(run)
-    assert any(text.startswith("Not everything could be read: ") for text in texts)
-
-
 def test_notes_of_the_recorder_are_shown(tmp_path):
     assert recorder_notes(build(tmp_path / "few", notes=["no entropy.", "two\nlines"])) == "no entropy; two lines."
     many = recorder_notes(build(tmp_path / "many", notes=list("abcde")))

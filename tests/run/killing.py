@@ -98,7 +98,6 @@ def kill_sealing(folder: Path) -> None:
 
     def whole_and_sealable(copy: Path) -> None:
         check(load(copy), recorded)
-        assert not load(copy).problems
         seal(copy)
         assert files(copy) == SEALED, files(copy)
         check(load(copy), recorded)
@@ -114,7 +113,6 @@ def kill_resuming(folder: Path) -> None:
     def before_or_after(copy: Path) -> None:
         run = load(copy)
         check(run, range(STEPS if len(run.arrow("steps")) == STEPS else 4))
-        assert not run.problems
         again = Store.resume(copy, 4)
         append_step(again, 4)
         again.seal("finished")
@@ -126,7 +124,7 @@ def kill_resuming(folder: Path) -> None:
 
 
 def kill_writing(folder: Path) -> None:
-    """After a kill, every step whose `flush` has returned can be read, and no row is duplicated or incomplete."""
+    """After a kill, every step whose `append` has returned can be read, and no row is duplicated or incomplete."""
     for number in range(12):
         run = folder / str(number)
         read_end, write_end = os.pipe()
@@ -135,7 +133,6 @@ def kill_writing(folder: Path) -> None:
             writer = Store.create(run, META)
             for step in range(10**6):
                 append_step(writer, step)
-                writer.flush()
                 os.write(write_end, b".")
 
         forked(recording, kill_after=random.uniform(0.01, 0.05))

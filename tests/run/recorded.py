@@ -59,24 +59,11 @@ def append_step(store: Store, step: int, shift: float = 0.0) -> None:
         store.append(table, columns)
 
 
-def append_all(store: Store, step: int, kind: type[BaseException]) -> None:
-    """Append the rows of a step to every table; an error of this kind at one of them is raised at the end."""
-    raised = None
-    for table, columns in step_rows(step):
-        try:
-            store.append(table, columns)
-        except kind as error:
-            raised = error
-    if raised is not None:
-        raise raised
-
-
 def record(folder: Path, steps: Iterable[int], shift: float = 0.0, **more: bool) -> Store:
     """Create a store, and write these steps."""
     store = Store.create(folder, META, **more)
     for step in steps:
         append_step(store, step, shift)
-        store.flush()
     return store
 
 

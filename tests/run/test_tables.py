@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -48,7 +49,7 @@ def test_the_documentation_has_every_column_key_and_file():
     for column in QUANTITIES:
         unit = re.escape(f" [{column.unit}]") if column.unit else ""
         assert re.search(rf"^    {column.name}{unit}: \w", text, re.MULTILINE), column.name
-    for name in [*" ".join(KEYS.values()).split(), *meta._SHAPE]:
-        assert re.search(rf"^    .*\b{name.rstrip('?')}\b", text, re.MULTILINE), name
-    for name in ("meta.json", "steps.parquet", "best.safetensors", ".lock", "TABLE.arrows", "steps.jsonl", ".damaged"):
+    for name in [*" ".join(KEYS.values()).split(), *meta.new(Path(), {})]:
+        assert re.search(rf"^    .*\b{name}\b", text, re.MULTILINE), name
+    for name in ("meta.json", "steps.parquet", "best.safetensors", ".lock", "TABLE.arrows", "steps.jsonl"):
         assert name in text

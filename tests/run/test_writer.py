@@ -3,11 +3,9 @@
 import contextlib
 import json
 import multiprocessing
-import os
+import resource
 import shutil
 import signal
-import subprocess
-import sys
 
 import duckdb
 import numpy as np
@@ -16,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
-from gatdiag.run import Store, load, seal, streams
-from tests.run.recorded import META, ROWS, SEALED, STREAMS, append_all, append_step, check, files, record, same
+from gatdiag.run import Store, load, seal
+from tests.run.recorded import META, ROWS, SEALED, STREAMS, append_step, check, files, record, same, step_rows
 
 
 @pytest.fixture
@@ -26,21 +24,17 @@ def folder(tmp_path):
 
 
 class TestAppend:
-    @pytest.mark.parametrize("flush_every", [1, 3, 1000])
-    def test_what_is_appended_is_what_is_read_before_and_after_sealing(self, folder, flush_every):
+    def test_what_is_appended_is_what_is_read_before_and_after_sealing(self, folder):
         store = Store.create(folder, META)
         for step in range(20):
             append_step(store, step)
-            if step % flush_every == 0:
-                store.flush()
-        store.flush()
+            check(load(folder), range(step + 1))
         assert files(folder) == STREAMS
-        check(load(folder), range(20))
         store.seal("finished")
         assert files(folder) == SEALED
         check(load(folder), range(20))
 
-    @settings(deadline=None, max_examples=30)
+    @settings(deadline=None, max_examples=20)
     @given(
         st.lists(
             st.lists(st.none() | st.floats(), min_size=2, max_size=2) | st.none() | st.floats(), min_size=1, max_size=6
@@ -51,11 +45,10 @@ class TestAppend:
         store = Store.create(folder, META)
         for step, mu in enumerate(given):
             if isinstance(mu, list):
-                mu = np.ma.array([x or 0.0 for x in mu], mask=[x is None for x in mu])
+                mu = np.ma.array([0.0 if x is None else x for x in mu], mask=[x is None for x in mu])
             store.append("layers", {"step": step, "layer": [1, 0], "mu": mu})
         expected = [each if isinstance(each, list) else [each, each] for each in given]
         for status in ("finished", None):
-            store.flush() if status else None
             found = load(folder).arrow("layers").to_pylist()
             assert [row["layer"] for row in found] == ["first", "second"] * len(given)
             wanted = [x for pair in expected for x in pair]
@@ -77,21 +70,12 @@ class TestAppend:
             stores[1].append("layers", {"step": step, "layer": [1, 0], "mu": mu[2 * at : 2 * at + 2], "mad": 0.5})
         for is_sealed in (False, True):
             for store in stores:
-                store.seal("finished") if is_sealed else store.flush()
+                store.seal("finished") if is_sealed else None
             for table in ("steps", "layers"):
                 one, other = (load(store.folder).arrow(table).to_pylist() for store in stores)
                 assert len(one) == (3 if table == "steps" else 6)
                 assert repr(one) == repr(other)
         assert [store.next_step for store in stores] == [8, 8]
-        with pytest.raises(InputError, match="do not fit the table"):
-            Store.create(tmp_path / "other", META).append("layers", {"step": [0, 1, 2], "layer": [0, 1]})
-
-    def test_arrays_are_copied(self, folder):
-        store, mu = Store.create(folder, META), np.array([1.0, 2.0])
-        store.append("layers", {"step": 0, "layer": [0, 1], "mu": mu})
-        mu[:] = 3.0
-        store.close()
-        assert load(folder).layers["mu"].tolist() == [1.0, 2.0]
 
     def test_some_of_the_layers_and_any_number_of_rows(self, folder):
         store = Store.create(folder, META)
@@ -103,17 +87,11 @@ class TestAppend:
         assert rows["layer"].tolist()[:5] == ["second", "first", "second", "first", "second"]
         assert rows["mu"].tolist() == [*range(5), *range(40)]
 
-    def test_rows_are_on_the_disk_although_nothing_comes_after_them(self, folder):
-        store = Store.create(folder, META)
-        append_step(store, 0)
-        check(load(folder), [0])
-
     def test_a_new_logged_scalar_is_null_before(self, folder):
         store = Store.create(folder, META)
         store.append("steps", {"step": 0, "loss": 1.0, "later": None})
         store.append("steps", {"step": 1, "loss": 2.0, "f1.macro": 3})
         store.append("steps", {"step": 2, "loss": np.float32("nan")})
-        store.flush()
         for _ in range(2):
             rows = load(folder).arrow("steps").to_pylist()
             assert [(row["step"], row["loss"], row["f1.macro"]) for row in rows[:2]] == [(0, 1.0, None), (1, 2.0, 3.0)]
@@ -123,43 +101,23 @@ class TestAppend:
             store.seal("finished")
 
     @pytest.mark.parametrize(
-        ("columns", "message"),
+        "columns",
         [
-            ({"step": 0, "layer": [0, 1], "mu": [1.0, 2.0, 3.0]}, "do not fit the table layers"),
-            ({"step": 0, "layer": [0, 1], "mad": 0.5, "mu": [[1.0, 2.0], [3.0, 4.0]]}, "do not fit the table layers"),
-            ({"layer": [0]}, "Every row of layers needs a step"),
-            ({"step": 0}, "layer"),
-            ({"step": 0, "layer": [2]}, r"positions should be from 0 to 1, got \[2\]"),
-            ({"step": 0, "layer": [0, -1]}, "positions should be from 0 to 1"),
-            ({"step": -1, "layer": [0]}, "an integer from 0, got -1"),
-            ({"step": 0, "layer": [0], "nu": 1.0}, "nu"),
-            ({"step": 0, "layer": [0], "mu": "high"}, "could not convert"),
-            ({"step": 0.5, "layer": [0]}, "an integer from 0, got 0.5"),
+            {"step": 0, "layer": [0, 1], "mu": [1.0, 2.0, 3.0]},
+            {"layer": [0]},
+            {"step": 0, "layer": [0, 2]},
+            {"step": 0, "layer": [0], "nu": 1.0},
+            {"step": 0, "layer": [0], "mu": "high"},
         ],
     )
-    def test_what_does_not_fit_is_refused_and_leaves_nothing(self, folder, columns, message):
+    def test_what_does_not_fit_is_refused_and_leaves_nothing(self, folder, columns):
         store = Store.create(folder, META)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises((ValueError, LookupError)):
             store.append("layers", columns)
         store.append("layers", {"step": 7, "layer": [0, 1]})
         store.close()
-        assert (
-            load(folder).arrow("layers").select(["step", "mu", "mad"]).to_pylist()
-            == [{"step": 7, "mu": None, "mad": None}] * 2
-        )
-
-    def test_names_of_scalars(self, folder):
-        store = Store.create(folder, META)
-        for name in ("\udc80", 3):
-            with pytest.raises(InputError, match="should be text in valid Unicode"):
-                store.append("steps", {"step": 1, name: 1})
-        store.append("steps", {"step": 1} | {f"x{number}": 1 for number in range(streams.MAX_LOGGED_SCALARS - 1)})
-        with pytest.raises(
-            InputError, match=f"A run can hold {streams.MAX_LOGGED_SCALARS} columns of scalars; 'one' is one too many"
-        ):
-            store.append("steps", {"step": 2, "one": 1})
-        with pytest.raises(InputError, match=r"name of a table \(steps, layers, parameters, neurons\), got 'units'"):
-            store.append("units", {"step": 0})
+        found = load(folder).arrow("layers").select(["step", "mu", "mad"])
+        assert found.to_pylist() == [{"step": 7, "mu": None, "mad": None}] * 2
 
 
 class TestMeta:
@@ -170,14 +128,12 @@ class TestMeta:
         assert (meta["schema"], meta["status"], meta["name"], meta["ended"]) == (2, "recording", "one", None)
         assert meta["created"].startswith("20")
 
-    def test_update_meta_replaces_keys_at_once_and_refuses_what_does_not_fit(self, folder):
+    def test_update_meta_replaces_keys_at_once(self, folder):
         store = record(folder, [0])
         store.update_meta(notes=["entropy is hidden"], best={"value": float("nan")})
         assert load(folder).meta["notes"] == ["entropy is hidden"]
         assert load(folder).meta["best"] == {"value": None}
         before = (folder / "meta.json").read_text()
-        with pytest.raises(InputError, match='"notes" should be a list, got'):
-            store.update_meta(notes="none")
         with pytest.raises(InputError, match="The laws of a run cannot change once rows are recorded"):
             store.update_meta(laws={"found": META["laws"]["found"][1:], "excluded": [], "error": None})
         assert (folder / "meta.json").read_text() == before
@@ -189,12 +145,6 @@ class TestMeta:
         rows = load(folder).arrow("neurons").to_pylist()[-2:]
         assert [(row["layer"], row["neuron"], row["law"]) for row in rows] == [("first", 7, 0), ("first", 10, 5)]
         assert (load(folder).status, load(folder).meta["error"]) == ("failed", "ValueError: no")
-
-    def test_laws_may_be_anything_before_the_first_row(self, folder):
-        store = Store.create(folder, META)
-        store.update_meta(laws={"found": [], "excluded": [], "error": None})
-        with pytest.raises(InputError, match="positions should be from 0 to -1"):
-            store.append("neurons", {"step": 0, "law": [0]})
 
     def test_an_unwritten_change_is_written_with_the_next(self, folder, monkeypatch):
         store = Store.create(folder, META)
@@ -223,7 +173,7 @@ class TestCreate:
     def test_overwrites_the_files_of_the_run_and_no_other(self, folder):
         record(folder, range(3)).seal("finished")
         kept = ["model.safetensors", "notes.txt", "steps.parquet.bak"]
-        for name in ("steps.jsonl", ".best.safetensors.0a1b2c3d.part", "layers.arrows.damaged", *kept):
+        for name in ("steps.jsonl", ".gatdiag.0a1b2c3d.part", *kept):
             (folder / name).write_text("mine")
         record(folder, [0], overwrite=True).seal("finished")
         assert files(folder) == sorted([*SEALED, *kept])
@@ -231,7 +181,7 @@ class TestCreate:
 
     def test_begins_where_a_kill_came_before_the_metadata(self, folder):
         folder.mkdir(parents=True)
-        for name in (".lock", ".meta.json.0a1b2c3d.part"):
+        for name in (".lock", ".gatdiag.0a1b2c3d.part"):
             (folder / name).touch()
         record(folder, range(3)).seal("finished")
         assert files(folder) == SEALED
@@ -258,17 +208,9 @@ class TestCreate:
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
     def test_refuses_metadata_before_it_touches_the_folder(self, tmp_path):
-        with pytest.raises(InputError, match='"name" should be text, got 3'):
-            Store.create(tmp_path / "new", {"name": 3})
         with pytest.raises(InputError, match="Expected text, numbers, lists and mappings of them in metadata, got"):
             Store.create(tmp_path / "new", {"cadence": {"folder": tmp_path}})
         assert not (tmp_path / "new").exists()
-
-    def test_an_empty_path_is_not_the_current_folder(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(InputError, match="an empty path"):
-            Store.create("", META)
-        assert not list(tmp_path.iterdir())
 
     def test_an_empty_folder_and_a_relative_path_will_do(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -323,18 +265,13 @@ class TestOneWriter:
 
 
 class TestResume:
-    @pytest.mark.parametrize("how", ["sealed", "killed"])
-    def test_after_the_last_step(self, folder, how):
-        store = record(folder, range(6))
-        store.seal("finished") if how == "sealed" else store.close()
+    def test_after_the_last_step(self, folder):
+        record(folder, range(6)).close()
         store = Store.resume(folder)
         assert store.next_step == 6
         assert load(folder).status == "recording"
         append_step(store, 6, 0.5)
-        store.flush()
-        check(load(folder), [*range(6), (6, 0.5)])
         store.seal("finished")
-        assert files(folder) == SEALED
         check(load(folder), [*range(6), (6, 0.5)])
         assert load(folder).meta["resumed_at"] == [6]
 
@@ -350,8 +287,6 @@ class TestResume:
             for step in range(at, at + 3):
                 append_step(store, step, round_ + 1.0)
                 expected.append((step, round_ + 1.0))
-            store.flush()
-            check(load(folder), expected)
             store.seal("finished") if round_ % 2 else store.close()
             assert files(folder) == (SEALED if round_ % 2 else STREAMS)
             check(load(folder), expected)
@@ -377,7 +312,7 @@ class TestResume:
             assert list(load(folder).layers["layer"].cat.categories) == ["new", "second", "first"]
             seal(folder)
 
-    @pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
+    @pytest.mark.parametrize("step", [-1, 1.5, True])
     def test_refuses_a_step_that_is_none_and_a_folder_without_a_run(self, folder, tmp_path, step):
         record(folder, [0]).seal("finished")
         with pytest.raises(InputError, match="should be an integer from 0"):
@@ -440,160 +375,81 @@ def test_snapshots_are_whole_or_the_former_ones(folder, monkeypatch):
 
 # --- full disks and interrupts ----------------------------------------------------------------------------------------
 
-LIMITED = """
-import resource, sys
-from gatdiag.run import Store
-from tests.run.recorded import META, append_all
-store = Store.create(sys.argv[1], META)
-resource.setrlimit(resource.RLIMIT_FSIZE, (12000, -1))
-failures = 0
-for step in range(60):
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        append_all(store, step, OSError)
-    except OSError as error:
-        failures += 1
-        print(error, flush=True)
-assert failures >= 2
-resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-store.seal("finished")
-"""
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class Disk:
-    """A disk with a number of bytes left, and a function that is called at each write."""
-
-    def __init__(self):
-        self.left, self.happens = 10**9, lambda: None
-
-    def write(self, file, data, write=os.write):
-        self.happens()
-        if not self.left:
-            raise OSError(28, "No space left on device")
-        written = write(file, data[: self.left])
-        self.left -= written
-        self.happens()
-        return written
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    state = Disk()
-    monkeypatch.setattr(os, "write", state.write)
-    return state
-
-
-def test_a_real_limit_of_the_operating_system(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path / "run")], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "File too large" in done.stdout
-    check(load(tmp_path / "run"), range(60))
-    assert not load(tmp_path / "run").problems
-
-
-@pytest.mark.parametrize("left", [0, 1, 700, 1500, 2000])
-def test_full_at_any_point_the_run_reads_up_to_there_and_goes_on_when_there_is_room(folder, disk, left):
+@pytest.mark.parametrize("left", [0, 1, 700, 2000])
+def test_rows_that_the_disk_has_no_room_for_are_lost_whole_and_it_goes_on(folder, left):
     store = record(folder, range(4))
-    disk.left = left
-    for step in range(4, 6):
-        for action in (lambda step=step: append_all(store, step, OSError), store.flush):
-            with pytest.raises(OSError, match="No space left on device"):
-                action()
-    run = load(folder)
-    for name in ROWS:
-        found = run.arrow(name).column("step").to_pylist()
-        assert found[: found.index(3)] == sorted(s for s in found if s < 3)
-        assert found == sorted(found)
-    disk.left = 10**9
-    append_step(store, 6)
-    store.seal("finished")
-    check(load(folder), range(7))
+    written, errors = {name: [*range(4)] for name in ROWS}, []
+    with file_size_limit((folder / "layers.arrows").stat().st_size + left):
+        for step in range(4, 30):
+            for table, columns in step_rows(step):
+                try:
+                    store.append(table, columns)
+                    written[table].append(step)
+                except OSError as error:
+                    errors.append(str(error))
+    assert all("could not be written: [Errno 27] File too large" in error for error in errors)
+    assert len(written["layers"]) < 30
+    append_step(store, 30)
+    for end in (lambda: store.seal("finished"), lambda: None):
+        for name, rows in ROWS.items():
+            assert load(folder).arrow(name).column("step").to_pylist()[::rows] == [*written[name], 30]
+        end()
 
 
-def test_a_table_without_a_row_yet_can_be_read(folder, disk):
-    store = Store.create(folder, META)
-    disk.left = 0
-    with pytest.raises(OSError, match="No space left"):
-        append_all(store, 0, OSError)
-    run = load(folder)
-    assert [len(run.arrow(name)) for name in ROWS] == [0, 0, 0, 0]
-    assert files(folder) == STREAMS
-    assert run.problems == ()
-
-
-def test_rows_are_kept_while_it_is_full_and_then_given_up(folder, disk, monkeypatch):
-    monkeypatch.setattr(streams, "_MAX_PENDING", 10_000)
-    store = record(folder, [0])
-    disk.left = 0
-    for step in range(1, 100):
-        with pytest.raises(OSError, match="No space left"):
-            append_all(store, step, OSError)
-        assert all(len(stream._state[1]) < 20_000 for stream in store._streams.values())
-    disk.left = 10**9
-    store.flush()
-    append_step(store, 100)
-    store.seal("finished")
-    (note,) = load(folder).meta["notes"]
-    assert note.endswith("batches of rows could not be written and are lost")
-    steps = load(folder).layers["step"].tolist()
-    assert steps == sorted(steps)
-    assert 2 < len(set(steps)) < 100
-    assert steps[-1] == 100
-
-
-def test_a_full_disk_at_the_end_leaves_a_run_that_can_be_sealed_later(folder, disk, monkeypatch):
+def test_a_full_disk_at_the_end_leaves_a_run_that_can_be_sealed_later(folder):
     store = record(folder, range(3))
-    disk.left = 500
-    with pytest.raises(OSError, match="No space left on device"):
-        append_all(store, 3, OSError)
-    with pytest.raises(OSError, match="No space left"):
+    with file_size_limit(1), pytest.raises(OSError, match="File too large"):
         store.seal("finished")
-    disk.left = 10**9
-    with monkeypatch.context() as broken:
-        broken.setattr("gatdiag.run.tables.pq.ParquetWriter", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
-        with pytest.raises(OSError, match="full"):
-            store.seal("finished")
-    check(load(folder), range(4))
+    check(load(folder), range(3))
     store.close()
     seal(folder)
     assert files(folder) == SEALED
-    check(load(folder), range(4))
-    assert load(folder).status == "finished"
+    check(load(folder), range(3))
 
 
 def test_a_deleted_folder_is_an_error_and_the_end_is_peaceful(folder):
     store = record(folder, [0])
     shutil.rmtree(folder)
-    for action in (lambda: append_step(store, 1), store.flush):
-        with pytest.raises(FileNotFoundError):
-            action()
-    for action in (lambda: store.update_meta(notes=[]), lambda: store.save_snapshot("best", {"w": np.zeros(1)})):
+    for action in (
+        lambda: store.update_meta(notes=[]),
+        lambda: store.save_snapshot("best", {"w": np.zeros(1)}),
+        lambda: store.seal("finished"),
+    ):
         with pytest.raises(OSError, match=r"No such file|not be written"):
             action()
-    for end in (lambda: store.seal("finished"), store.close):
-        with pytest.raises(FileNotFoundError):
-            end()
+    store.close()
     with pytest.raises(InputError, match="has ended"):
         append_step(store, 2)
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("at", range(1, 17))
-def test_ctrl_c_while_writing_neither_loses_nor_doubles_a_row(folder, disk, at):
-    left = [at]
+def test_ctrl_c_while_writing_leaves_no_part_of_a_row(folder):
+    class Interrupted:
+        def __init__(self, file):
+            self.file, self.seek, self.truncate = file, file.seek, file.truncate
 
-    def interrupt():
-        left[0] -= 1
-        if not left[0]:
+        def write(self, data):
+            self.file.write(data[: len(data) // 2])
             raise KeyboardInterrupt
 
-    disk.happens = interrupt
-    store = Store.create(folder, META)
-    for step in range(4):
-        with contextlib.suppress(KeyboardInterrupt):
-            append_all(store, step, KeyboardInterrupt)
-    assert left[0] <= 0
+    store = record(folder, range(3))
+    for stream in store._streams.values():
+        file, stream._file = stream._file, Interrupted(stream._file)
+        with pytest.raises(KeyboardInterrupt):
+            stream.write(b"12345678")
+        stream._file = file
+    append_step(store, 3)
     store.seal("interrupted")
     check(load(folder), range(4))
 
@@ -615,7 +471,6 @@ def test_ctrl_c_at_any_instant_of_recording(tmp_path):
                 while True:
                     store.append("steps", {"step": steps})
                     steps += 1
-                    store.flush()
             except KeyboardInterrupt:
                 store.seal("interrupted")
             recorded = load(tmp_path / str(number)).arrow("steps").column("step").to_pylist()

@@ -3,8 +3,7 @@
 The schema of a run, what `metrics=` selects, what recorders and checkpoints measure, the labels of figures and the
 documentation all come from here. To add a quantity of a layer's output, of its gradient or of a weight matrix, write
 
-    its function    in a file of `gatdiag.metrics`, named as the column; a function that returns several columns at once
-                    may be called in its place
+    its function    in a file of `gatdiag.metrics`; it may return several columns at once
     its entry       in a group below: ``metric`` names the function that is called, ``takes`` its arguments,
                     ``reduction`` how the weights of one layer are reduced to one number
     its test        of the function, against an independent computation; the tests that hold for every column (its
@@ -47,11 +46,10 @@ class Quantity:
         high: What a high value means.
         low: What a low value means.
         paper: The source.
-        metric: The function of `gatdiag.metrics` that defines it. If ``takes`` is not empty, a recorder calls this
-            function, which returns its columns in order. Otherwise a recorder calls one that computes the same value
-            together with others: `measure` for the group "outputs", `norms_of_pieces` for norms.
+        metric: The function of `gatdiag.metrics` that recorders call for it, alone or for several columns in order; ""
+            if it is computed together with others in another way.
         takes: Arguments of that function: "x" or "x, edges" of each layer; "W" for each parameter with two or more axes
-            that is not an attention vector; "" if several columns are computed together in another way.
+            that is not an attention vector.
         reduction: How the weights of one layer are reduced to one number: largest, smallest, mean weighted by the
             number of entries, norm of all entries together, or ratio of two such norms (the largest ratio if these were
             not recorded).
@@ -149,7 +147,6 @@ def _non_finite(matrix: str, of: str) -> Quantity:
         meaning=f"number of entries of {of} that are NaN or infinite",
         high="the values are unusable",
         low="zero: all values are finite",
-        metric="non_finite_count",
         is_compared=False,
     )
 
@@ -165,7 +162,6 @@ def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -
             high="weights have moved far",
             low="weights are still at their initial values",
             paper=_BALANCE,
-            metric="change_quantiles",
             is_compared=False,
         )
         for level in LEVELS
@@ -238,7 +234,6 @@ _GROUPS = (
             meaning="Frobenius norm of the parameter W",
             high="the weight grows",
             low="the weight shrinks",
-            metric="norms",
             reduction="norm",
         ),
         Quantity(
@@ -249,7 +244,6 @@ _GROUPS = (
             meaning="Frobenius norm of its gradient",
             high="gradients explode",
             low="gradients vanish",
-            metric="norms",
             reduction="norm",
             symbol="‖∇W‖",
         ),
@@ -261,7 +255,6 @@ _GROUPS = (
             high="each step changes the parameter a lot",
             low="the parameter hardly trains",
             paper=_BALANCE,
-            metric="norms",
             reduction="gradient_norm / norm",
             symbol="‖∇W‖ / ‖W‖",
         ),
@@ -272,7 +265,6 @@ _GROUPS = (
             meaning="norm of the change of W by this optimizer step, divided by norm",
             high="steps overwrite the parameter",
             low="the optimizer hardly moves the parameter",
-            metric="norms",
         ),
     ),
     _group(
@@ -287,7 +279,6 @@ _GROUPS = (
             high="no gradient arrives",
             low="every weight has moved",
             paper=_BALANCE,
-            metric="change_fractions",
             reduction="mean",
             is_share=True,
         ),
@@ -302,7 +293,6 @@ _GROUPS = (
                 high="the layer has trained",
                 low="the layer is still at its initial values",
                 paper=_BALANCE,
-                metric="change_fractions",
                 reduction="mean",
                 is_share=True,
             )
@@ -364,7 +354,6 @@ _GROUPS = (
                 high="values explode",
                 low="values vanish",
                 paper=_TAMING,
-                metric="frobenius_norm",
                 symbol="‖X‖",
             ),
             Quantity(
@@ -376,7 +365,6 @@ _GROUPS = (
                 high="nodes differ",
                 low="nodes are alike, or everything vanishes",
                 paper=_TAMING,
-                metric="mu",
                 is_compared=False,
                 symbol="μ(X)",
             ),
@@ -388,7 +376,6 @@ _GROUPS = (
                 high="nodes differ",
                 low="nodes are alike: oversmoothing",
                 paper=_TAMING,
-                metric="relative_mu",
                 is_share=True,
                 symbol="μ(X) / ‖X‖",
                 relative_to="output_norm",
@@ -400,7 +387,6 @@ _GROUPS = (
                 meaning="fraction of the columns of X that are zero at every node",
                 high="many units are never active",
                 low="every unit is active at some node",
-                metric="dead_fraction",
                 is_share=True,
             ),
             _non_finite("X", "X"),
@@ -418,7 +404,6 @@ _GROUPS = (
             meaning="mean over the nodes of the entropy of their attention; if null, a note says why",
             high="attention is spread evenly",
             low="attention is on one neighbor",
-            metric="attention_spread",
             is_compared=False,
         ),
         Quantity(
@@ -428,7 +413,6 @@ _GROUPS = (
             meaning="the same divided by its maximum, that of uniform attention",
             high="attention is spread evenly",
             low="attention is on one neighbor",
-            metric="attention_spread",
             is_share=True,
         ),
         Quantity(
@@ -438,7 +422,6 @@ _GROUPS = (
             meaning="fraction of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
             high="attention is saturated and cannot learn",
             low="attention is spread over several neighbors",
-            metric="attention_spread",
             is_share=True,
         ),
     ),

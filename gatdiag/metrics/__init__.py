@@ -12,8 +12,7 @@ The exports are what recorders, checkpoints and remedies compute with.
 - `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
 Except for those that `smoothing.measure` computes in one pass, a metric of a layer's output is a function of X, or of X
-and the edges; a metric of a weight matrix is a function of W. A new one is listed in its file's ``__all__``;
-`gatdiag.quantities` describes how to record it.
+and the edges; a metric of a weight matrix is a function of W. `gatdiag.quantities` says how to record a new one.
 
 Conventions:
 - Results are float64 on the device of the inputs. Arithmetic is float64, too, because squares of small float32
@@ -26,7 +25,6 @@ Conventions:
 - For one graph of a batch, or for some nodes, pass their rows.
 """
 
-from gatdiag.metrics import attention, change, cosine_distance, dirichlet, lipschitz, norm, rank, smoothing
 from gatdiag.metrics.attention import *
 from gatdiag.metrics.change import *
 from gatdiag.metrics.cosine_distance import *
@@ -35,13 +33,3 @@ from gatdiag.metrics.lipschitz import *
 from gatdiag.metrics.norm import *
 from gatdiag.metrics.rank import *
 from gatdiag.metrics.smoothing import *
-
-__all__: list[str] = []
-__all__ += norm.__all__
-__all__ += change.__all__
-__all__ += smoothing.__all__
-__all__ += dirichlet.__all__
-__all__ += cosine_distance.__all__
-__all__ += rank.__all__
-__all__ += attention.__all__
-__all__ += lipschitz.__all__

@@ -7,37 +7,19 @@ attention dropout in training mode, coefficients do not sum to one: measure in e
 import torch
 from torch import Tensor
 
-__all__ = ["attention_entropy", "attention_spread"]
-
-
-def attention_entropy(alpha: Tensor, target: Tensor, num_nodes: int) -> Tensor:
-    """H_i = - sum_j alpha_ij log alpha_ij at each target node i: 0 if all attention is on one edge, log d_i if uniform.
-
-    Args:
-        alpha: (E,) or (E, H), coefficients that sum to one over each target's edges.
-        target: (E,), `edge_index[1]`.
-        num_nodes: N.
-
-    Returns:
-        (N,) or (N, H), in nats. 0 for a node without incoming edges; NaN for a node with a NaN coefficient; -infinity
-        for one with a negative coefficient.
-
-    Example:
-        >>> attention_entropy(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0, 0, 1]), 3)
-        tensor([0.6931, 0.0000, 0.0000], dtype=torch.float64)
-    """
-    entropy: Tensor = torch.special.entr(alpha.double())
-    return entropy.new_zeros(num_nodes, *alpha.shape[1:]).index_add(0, target, entropy)
+__all__ = ["attention_spread"]
 
 
 def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tuple[Tensor, Tensor, Tensor]:
     """Mean entropy, mean relative entropy and fraction of peaked nodes, over heads and nodes, as a run records them.
 
-    If nearly all attention of a node is on one edge, the derivative of the softmax, a (1 - a), is nearly zero, and
-    attention cannot learn.
+    The entropy H_i = - sum_j alpha_ij log alpha_ij of a target node i, in nats, is 0 if all its attention is on one
+    edge, and log d_i if it is uniform. If nearly all attention of a node is on one edge, the derivative of the softmax,
+    a (1 - a), is nearly zero, and attention cannot learn.
 
     Args:
-        alpha: (E,) or (E, H), as in `attention_entropy`; each head of a node counts separately.
+        alpha: (E,) or (E, H), coefficients that sum to one over each target's edges; each head of a node counts
+            separately.
         target: (E,), `edge_index[1]`.
         level: Threshold above which a coefficient is a peak; at least 0.5, so that a node has at most one.
 

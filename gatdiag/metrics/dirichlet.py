@@ -18,77 +18,35 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["dirichlet_energy", "energies", "rayleigh_quotient"]
+__all__ = ["energies"]
 
 _CHUNK = 1 << 16  # differences computed at a time, to fit a CPU cache; 256 times as many on other devices
 
 
-def dirichlet_energy(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Dirichlet energy tr(X^T (D - A) X), computed from differences, so that it is accurate near 0.
+def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    """Dirichlet energy and Rayleigh quotient of X, computed from differences, so that they are accurate near 0.
 
-        E(X) = 1/2 sum_(i,j) ||x_i - x_j||^2
+        E(X) = tr(X^T (D - A) X) = 1/2 sum_(i,j) ||x_i - x_j||^2
+        R(X) = 1/2 sum_(i,j) ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 / ||X||_F^2
 
-    Exactly 0 if X is constant on each component. It scales with X squared.
+    The energy is exactly 0 if X is constant on each component, and scales with X squared. The quotient is the mean
+    graph frequency of X, from 0 to 2. Its degrees include one self loop at each node that has none (the D~ of GCN;
+    d_i = 1 + degree in Cai & Wang). It is 0 if each column of X is proportional to sqrt(degree) on each component, the
+    limit of GCN's aggregation.
 
     Args:
         x: (N, d), node representations or their gradient.
         edge_index: (2, E).
 
     Returns:
-        0-d. 0 without edges. NaN if x contains a NaN or infinity, even at isolated nodes.
+        0-d each. The energy is 0 without edges, the quotient NaN (undefined) if X is zero or empty; both are NaN if x
+        contains a NaN or infinity, even at isolated nodes.
 
     Raises:
         InputError: `x` or `edge_index` does not have the shape above.
 
-    Example:
-        >>> x, path = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-        >>> dirichlet_energy(x, path).item()
-        5.0
-    """
-    return energies(x, edge_index)[0]
-
-
-def rayleigh_quotient(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Mean graph frequency of X: its symmetrically normalized Dirichlet energy divided by ||X||_F^2, from 0 to 2.
-
-        1/2 sum_(i,j) ||x_i / sqrt(d_i) - x_j / sqrt(d_j)||^2 / ||X||_F^2
-
-    Degrees include one self loop at each node that has none (the D~ of GCN; d_i = 1 + degree in Cai & Wang). It is 0 if
-    each column of X is proportional to sqrt(degree) on each component, the limit of GCN's aggregation.
-
-    Args:
-        x: (N, d), node representations or their gradient.
-        edge_index: (2, E).
-
-    Returns:
-        0-d. NaN (undefined) if X is zero or empty; NaN if x contains a NaN or infinity.
-
-    Raises:
-        InputError: As `dirichlet_energy`.
-
     Source:
         Cai & Wang, "A Note on Over-Smoothing for Graph Neural Networks", arXiv 2006.13318.
-
-    Example:
-        >>> pair = torch.tensor([[0, 1], [1, 0]])
-        >>> round(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), pair).item(), 12)
-        1.0
-    """
-    return energies(x, edge_index)[1]
-
-
-def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
-    """`dirichlet_energy` and `rayleigh_quotient` of X in one pass over the edges.
-
-    Args:
-        x: (N, d).
-        edge_index: (2, E).
-
-    Returns:
-        0-d each.
-
-    Raises:
-        InputError: As `dirichlet_energy`.
 
     Example:
         >>> x, pair = torch.tensor([[1.0], [-1.0]]), torch.tensor([[0, 1], [1, 0]])

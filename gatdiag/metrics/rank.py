@@ -14,70 +14,31 @@ from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["effective_rank", "numerical_rank", "ranks"]
+__all__ = ["ranks"]
 
 
-def effective_rank(x: Tensor) -> Tensor:
-    """Effective rank: exp( - sum_k p_k log p_k ), p_k = sigma_k / sum sigma, in [1, rank X].
+def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Effective rank exp(- sum_k p_k log p_k), p_k = sigma_k / sum sigma, and numerical rank ||X||_F^2 / ||X||_2^2.
 
-    k equal nonzero singular values give k; one that dominates all others gives 1.
+    Both are in [1, rank X]: k equal nonzero singular values give k; one that dominates all others gives 1. The
+    numerical (stable) rank is less sensitive to small singular values.
 
     Args:
         x: (N, d), node representations, their gradient, or a weight.
 
     Returns:
-        0-d. 0 if X is zero or empty; NaN if x holds a NaN or an infinity.
+        0-d each. 0 if X is zero or empty; NaN if x holds a NaN or an infinity.
 
     Raises:
         InputError: `x` does not have two axes.
 
     Source:
-        Roy & Vetterli, "The Effective Rank", EUSIPCO 2007; Zhang et al., arXiv 2502.04591, for oversmoothing.
+        Roy & Vetterli, "The Effective Rank", EUSIPCO 2007; Rudelson & Vershynin, "Sampling from large matrices", JACM
+        2007; for oversmoothing, Zhang et al., arXiv 2502.04591.
 
     Example:
-        >>> round(effective_rank(torch.eye(3)).item(), 6), round(effective_rank(torch.ones(5, 3)).item(), 6)
-        (3.0, 1.0)
-    """
-    return ranks(x)[0]
-
-
-def numerical_rank(x: Tensor) -> Tensor:
-    """Numerical (stable) rank: ||X||_F^2 / ||X||_2^2, in [1, rank X]. Less sensitive to small singular values.
-
-    Args:
-        x: (N, d).
-
-    Returns:
-        0-d. 0 if X is zero or empty; NaN if x holds a NaN or an infinity.
-
-    Raises:
-        InputError: `x` does not have two axes.
-
-    Source:
-        Rudelson & Vershynin, "Sampling from large matrices", JACM 2007; Zhang et al., arXiv 2502.04591.
-
-    Example:
-        >>> round(numerical_rank(torch.diag(torch.tensor([2.0, 1.0]))).item(), 12)
-        1.25
-    """
-    return ranks(x)[1]
-
-
-def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`effective_rank` and `numerical_rank` of X from one decomposition.
-
-    Args:
-        x: (N, d).
-
-    Returns:
-        0-d each.
-
-    Raises:
-        InputError: `x` does not have two axes.
-
-    Example:
-        >>> [round(rank.item(), 6) for rank in ranks(torch.eye(3))]
-        [3.0, 3.0]
+        >>> [round(rank.item(), 6) for rank in ranks(torch.diag(torch.tensor([1.0, 1.0, 0.0])))]
+        [2.0, 2.0]
     """
     sigma = _singular_values(x)
     total = sigma.sum()

@@ -2,13 +2,10 @@
 
 Of node representations X^(l), mu is the representation similarity of a layer, of dLoss/dX^(l) the gradient similarity;
 its decay with depth is oversmoothing. A small mu can also mean that X as a whole vanishes, so compare it with ||X||_F,
-or use `relative_mu`.
-
-A recorder calls `measure` for every layer; `mu`, `relative_mu` and `dead_fraction` are single values of it. On the CPU,
-float32 is summed in float32 in small chunks, and the chunks in float64; if mu is much smaller than the norm, once more
-after subtracting the mean row. That leaves six digits (five if entries take only a few values, whose squares have equal
-rounding errors). All else is summed in float64, including float32 whose squares over- or underflow or whose rows agree
-to the last digits.
+or use relative mu. On the CPU, float32 is summed in float32 in small chunks, and the chunks in float64; if mu is much
+smaller than the norm, once more after subtracting the mean row. That leaves six digits (five if entries take only a few
+values, whose squares have equal rounding errors). All else is summed in float64, including float32 whose squares over-
+or underflow or whose rows agree to the last digits.
 """
 
 import math
@@ -20,15 +17,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from gatdiag.errors import InputError
-
-__all__ = [
-    "as_rows",
-    "dead_fraction",
-    "measure",
-    "mu",
-    "relative_mu",
-]
+__all__ = ["as_rows", "measure"]
 
 _CHUNK = 1 << 22  # entries converted to float64 at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
@@ -53,6 +42,14 @@ def as_rows(x: Tensor) -> Tensor:
 def measure(x: Tensor) -> Numbers | Tensor:
     """Norm, mu, relative mu, dead fraction and number of non-finite entries.
 
+        mu(X) = ||X - 1 gamma||_F with gamma = 1^T X / N,  mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2
+
+    mu, the distance of X from having all rows equal, is exactly 0 if they are, and mu(X + Y) <= mu(X) + mu(Y). It
+    scales with X and does not change if one row vector is added to all rows. Relative mu, mu(X) / ||X||_F in [0, 1], is
+    1 if the mean row is zero. It goes to 0 with depth only if aggregation makes rows constant (a row-stochastic matrix,
+    such as GAT's in the forward pass). The dead fraction is that of the units (columns of X) that are exactly zero at
+    every node: of a ReLU layer's output, units that no node activates; of dLoss/dX, units that get no gradient.
+
     Args:
         x: (N, d), floating point: a layer's output, or its gradient. Not differentiated.
 
@@ -60,6 +57,10 @@ def measure(x: Tensor) -> Numbers | Tensor:
         Five numbers on the CPU; on other devices a tensor (5,), float64. ||X||_F is infinite if X contains an infinity
         and no NaN. mu and relative mu are NaN if an entry is not finite, relative mu also if X is zero (0 / 0), the
         dead fraction if an entry is NaN.
+
+    Source:
+        Park & Kim, arXiv 2410.04824; Wu et al., "Demystifying Oversmoothing in Attention-Based Graph Neural
+        Networks", NeurIPS 2023.
 
     Example:
         >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
@@ -75,79 +76,6 @@ def measure(x: Tensor) -> Numbers | Tensor:
         norm, size, relative, dead, broken = _in_float64(x).tolist()
         found = norm, size, relative, dead, broken
     return found
-
-
-def mu(x: Tensor) -> Tensor:
-    """Distance of X from having all rows equal: mu(X) = ||X - 1 gamma||_F with gamma = 1^T X / N.
-
-    Exactly 0 if all rows are equal, and mu(X + Y) <= mu(X) + mu(Y). mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2. It scales
-    with X and does not change if one row vector is added to all rows.
-
-    Args:
-        x: (N, d), node representations or their gradient.
-
-    Returns:
-        0-d. 0 for at most one node; NaN if x contains a NaN or infinity.
-
-    Raises:
-        InputError: `x` does not have two axes.
-
-    Source:
-        Park & Kim, arXiv 2410.04824; Wu et al., "Demystifying Oversmoothing in Attention-Based Graph Neural
-        Networks", NeurIPS 2023.
-
-    Example:
-        >>> mu(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])).item()
-        2.0
-    """
-    return _statistic(x, 1)
-
-
-def relative_mu(x: Tensor) -> Tensor:
-    """mu(X) / ||X||_F in [0, 1]: 0 if all rows are equal, 1 if the mean row is zero. Independent of the scale of X.
-
-    It goes to 0 with depth only if aggregation makes rows constant (a row-stochastic matrix, such as GAT's in the
-    forward pass).
-
-    Args:
-        x: (N, d).
-
-    Returns:
-        0-d. NaN (undefined) if X is zero or empty; NaN if x holds a NaN or an infinity.
-
-    Raises:
-        InputError: `x` does not have two axes.
-
-    Source:
-        Park & Kim, arXiv 2410.04824; relative form after its reviews.
-
-    Example:
-        >>> round(relative_mu(torch.tensor([[1.0], [3.0]])).item(), 6)
-        0.447214
-    """
-    return _statistic(x, 2)
-
-
-def dead_fraction(x: Tensor) -> Tensor:
-    """The fraction of units (columns of X) that are exactly zero at every node.
-
-    For the output of a ReLU layer: units that no node activates and that get no gradient. For dLoss/dX: units that get
-    no gradient.
-
-    Args:
-        x: (N, d), the output after the activation, or its gradient.
-
-    Returns:
-        0-d in [0, 1]. NaN (undefined) without nodes or units; NaN if x contains a NaN.
-
-    Raises:
-        InputError: `x` does not have two axes.
-
-    Example:
-        >>> dead_fraction(torch.tensor([[0.0, 1.0], [0.0, 0.0]])).item()
-        0.5
-    """
-    return _statistic(x, 3)
 
 
 def _in_float32(x: Tensor) -> Numbers | None:
@@ -244,9 +172,3 @@ def _in_float64(x: Tensor) -> Tensor:
 def _scale(x: Tensor) -> Tensor:
     largest = x.abs().amax()
     return torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-
-
-def _statistic(x: Tensor, which: int) -> Tensor:
-    if x.dim() != 2:
-        raise InputError(f"expected x of shape (nodes, channels), got {tuple(x.shape)}; flatten or unsqueeze it")
-    return torch.as_tensor(measure(x.detach())[which], dtype=torch.float64, device=x.device)

@@ -8,7 +8,7 @@ import torch
 
 from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import Quantity, columns, gradient_name
+from gatdiag.quantities import GROUPS, Quantity, gradient_name, metric_functions, values_by_column
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
@@ -205,20 +205,16 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
     assert has_zero_norm(run, "relative_mu").tolist() == []
 
 
-OF_OUTPUTS = [
-    each
-    for each in columns("layers")
-    if not each.is_of_gradient and each.group != "attention" and hasattr(metrics, each.name)
-]
-
-
-@pytest.mark.parametrize("each", OF_OUTPUTS, ids=lambda each: each.name)
-def test_every_metric_that_zeros_leave_undefined_is_known_to_be(tmp_path, each):
-    edges = (torch.tensor([[0, 1], [1, 0]]),) if each.takes == "x, edges" else ()
-    is_undefined = bool(getattr(metrics, each.name)(torch.zeros(2, 2), *edges).isnan())
-    for name, norm in ((each.name, "output_norm"), (gradient_name(each.name), "output_gradient_norm")):
-        run = build(tmp_path / name, layers={norm: [[0.0]], name: [[np.nan]]})
-        assert has_zero_norm(run, name).tolist() == [is_undefined], "gatdiag.summary.series._NORMS"
+def test_every_metric_that_zeros_leave_undefined_is_known_to_be(tmp_path):
+    x, edges = torch.zeros(2, 2), torch.tensor([[0, 1], [1, 0]])
+    of_zeros: dict = dict(zip(GROUPS["outputs"].columns, metrics.measure(x), strict=False))
+    of_outputs = {key: found for key, found in metric_functions("layers").items() if not found[0].is_of_gradient}
+    for (metric, takes, _), found in of_outputs.items():
+        of_zeros |= values_by_column(found, getattr(metrics, metric)(*((x, edges) if takes == "x, edges" else (x,))))
+    for column, value in of_zeros.items():
+        for name, norm in ((column, "output_norm"), (gradient_name(column), "output_gradient_norm")):
+            run = build(tmp_path / name, layers={norm: [[0.0]], name: [[np.nan]]})
+            assert has_zero_norm(run, name).tolist() == [math.isnan(value)], name
 
 
 def test_null_is_told_from_nan(shared, broken):

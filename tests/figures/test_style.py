@@ -3,7 +3,7 @@ import itertools
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import cbook
 from matplotlib.figure import Figure
@@ -77,6 +77,7 @@ def test_width_is_that_of_the_part_that_is_drawn_on():
     assert not is_wide(left)
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=400))
 def test_any_text_is_short_one_line_and_never_mathtext(text):
     result = plain_text(text, 30)

@@ -56,8 +56,8 @@ def watch(
 
     Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded. If a layer returns a
     dict, such as one entry for each node type, the first entry is recorded. If parameters are replaced, recording of
-    the model ends with a warning: call `watch` again. Parameters that are added are not recorded, with a warning.
-    Parameters passed to `torch.func.functional_call` are not recorded.
+    the model ends with a warning: call `watch` again. Parameters that are added later are not recorded, nor are those
+    passed to `torch.func.functional_call`.
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found once, at

@@ -11,7 +11,7 @@ A process that is killed loses the samples that wait. The last step before them 
 because values can be logged to a step until the next one is made.
 
 A quantity that needs more than the weights, gradients and layer outputs of a step gets a field of `Sample`, is taken in
-`Backlog.take` (before the weights move) or `Backlog.take_weights_after`, and is measured in `Backlog.measure`.
+`Backlog.take`, before the weights move, or in `Recorder._close_step`, and is measured in `Backlog.measure`.
 """
 
 import math
@@ -147,11 +147,6 @@ class Backlog:
                 sample.has_gradient[position] = True
         if sample.raw_gradients is before and are_equal(before, sample.gradients):
             sample.raw_gradients = sample.gradients
-
-    def take_weights_after(self, sample: Sample) -> None:
-        """Add the weights after the step, if they were not added before."""
-        if sample.weights_after is None:
-            sample.weights_after = self.plan.weights.flat.weights()
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ passes go through one forward pass, the gradients of the last one are recorded. 
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -105,27 +105,18 @@ class LayerRecorder:
         self._due_metrics: list[tuple[str, str, bool]] = []  # keys of `_METRICS`
         self._is_recorded = self._is_due = False  # whether the step is recorded, and any group of layers is due
         self._step = self._passes = self._runs = 0
-        self._first_measured_step = 0
         self._pass = ForwardPass()
         self._last_with_gradient: ForwardPass | None = None  # of this step
-        self._is_in_root = False  # inside the model's own forward pass
-        self._has_backward_hook = False  # one layer's hook reports the backward pass; no other layer needs one
         self._edge_index: Tensor | None = None
         self._attention_hooks: dict[str, Any] = {}  # of running attention layers
         self._without_coefficients: set[str] = set()  # running attention layers that have computed none yet
-        self._notes: dict[str, str] = {}
-        self._dict_notes: dict[str, str] = {}  # layers that return a dict -> which part of it is recorded
+        self.notes: dict[str, str] = {}  # what could not be recorded -> why
         self.saw_float16 = self.saw_low_precision = False
 
     @property
     def is_attached(self) -> bool:
         """True between `attach` and `detach`."""
         return self._warning_filter is not None
-
-    @property
-    def notes(self) -> list[str]:
-        """What could not be recorded, and why."""
-        return [*self._notes.values(), *self._dict_notes.values()]
 
     def set_layers(self, layers: Iterable[Layer]) -> None:
         """Record these layers from now on, instead of those set before."""
@@ -175,13 +166,9 @@ class LayerRecorder:
         self._hooks = [self._idle_hook]
 
     def _remove_hooks(self) -> None:
-        # searched for instead of kept, because an interrupt may come before a handle is stored
-        for hooks in (_GLOBAL_PRE_HOOKS, module_hooks._global_forward_hooks):
-            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
-                hooks.pop(key, None)
-                # torch leaves these behind, and then believes that there are global hooks
-                module_hooks._global_forward_hooks_always_called.pop(key, None)
-                module_hooks._global_forward_hooks_with_kwargs.pop(key, None)
+        for handle in self._hooks:
+            handle.remove()
+            module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)  # torch leaves it behind
         self._hooks = []
 
     def start_step(self, record: int | None) -> None:
@@ -234,7 +221,6 @@ class LayerRecorder:
             if module is self._root and not is_in_backward_pass():
                 self._recorder.on_layer_start()
                 self._end_pass()
-                self._is_in_root, self._has_backward_hook = True, False
             if layer is not None:
                 self._start_layer(*layer)
 
@@ -272,9 +258,6 @@ class LayerRecorder:
         kwargs, output = rest if len(rest) == 2 else (None, None)
         layer = self._layers.get(id(module))
         is_model = module is self._root or (layer is None and self._is_compiled_model(module))
-        has_backward_hook = self._has_backward_hook
-        if is_model:
-            self._is_in_root = self._has_backward_hook = False
         if (layer is not None or is_model) and not _should_ignore_call():
             with self._stopwatch:
                 if layer is not None:
@@ -282,8 +265,6 @@ class LayerRecorder:
                 if is_model and kwargs is not None:
                     self._end_pass()
                     self._recorder.on_forward(args, kwargs, output)
-                    if has_backward_hook:
-                        self._guard("layer outputs", self._hook_model_output, output)
         if self._tape is not None:
             self._tape.on_module_end(module, args, kwargs, output)
 
@@ -293,20 +274,15 @@ class LayerRecorder:
 
     def _end_layer(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
         self._recorder.on_layer_end(layer, inputs)
-        if (
-            self._recorder.has_begun_step
-            and not (self._is_due or self._attention_hooks)
-            and (self._has_backward_hook or not self._is_recorded)
-        ):
+        if self._recorder.has_begun_step and not self._is_recorded:
             return
-        output = _first_tensor_or_none(returned)
-        if isinstance(returned, Mapping) and layer not in self._dict_notes:
+        output = self._guard("layer outputs", first_tensor, returned)
+        if isinstance(returned, Mapping) and f"output of {layer}" not in self.notes:
             self._guard("layer outputs", self._note_dict_output, layer, returned)
         run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
         # a leaf (the user's own tensor, returned as it is) would keep its hooks forever
         if run is not None and output is not None and output.requires_grad and not output.is_leaf:
             output.register_hook(partial(self._gradient_hook, layer, run))
-            self._has_backward_hook = run is _UNMEASURED and self._is_in_root
 
     def _gradient_hook(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
         """Called by autograd with the gradient of a layer output."""
@@ -319,16 +295,11 @@ class LayerRecorder:
                 self._guard(what, self._measure_gradient, layer, forward_pass, number, gradient)
             self._recorder.on_gradient()
 
-    def _hook_model_output(self, output: Any) -> None:
-        """Notice backward passes that begin at the model's output, too: not all reach the layer that has a hook."""
-        for tensor in _floating_tensors(output):
-            if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(partial(self._gradient_hook, "", _UNMEASURED))
-
     def _note_dict_output(self, layer: str, output: Mapping[Any, Any]) -> None:
         keys = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
         if len(keys) > 1:
-            self._dict_notes[layer] = f"{layer} returns {', '.join(keys)}; only {keys[0]} is recorded as its output"
+            text = f"{layer} returns {', '.join(keys)}; only {keys[0]} is recorded as its output"
+            self.notes[f"output of {layer}"] = text
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
@@ -358,7 +329,7 @@ class LayerRecorder:
             self._note_attention(layer, "its coefficients could not be read, as with a sparse adjacency matrix")
 
     def _note_attention(self, layer: str, reason: str) -> None:
-        self._notes.setdefault(layer, f"attention entropy of {layer}: {reason}")
+        self.notes.setdefault(f"attention of {layer}", f"attention entropy of {layer}: {reason}")
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
@@ -371,8 +342,8 @@ class LayerRecorder:
         matrix, forward_pass = smoothing.as_rows(output.detach()), self._pass
         if layer in forward_pass.runs and is_in_backward_pass():
             return None
-        if self._first_measured_step in (0, self._step):
-            self._check_precision(matrix)
+        self.saw_float16 |= matrix.dtype is torch.float16
+        self.saw_low_precision |= is_low_precision(matrix)
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
@@ -381,11 +352,6 @@ class LayerRecorder:
         self._runs += 1
         forward_pass.runs[layer] = self._runs
         return forward_pass, self._runs
-
-    def _check_precision(self, matrix: Tensor) -> None:
-        self._first_measured_step = self._step
-        self.saw_float16 |= matrix.dtype is torch.float16
-        self.saw_low_precision |= is_low_precision(matrix)
 
     def _measure(
         self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Tensor], layer: str, matrix: Tensor
@@ -396,7 +362,7 @@ class LayerRecorder:
 
     def _measure_gradient(self, layer: str, forward_pass: ForwardPass, number: int, gradient: Tensor) -> None:
         if number in forward_pass.runs_with_gradient:
-            self._notes.setdefault("backward passes", _SEVERAL_BACKWARD_PASSES)
+            self.notes.setdefault("backward passes", _SEVERAL_BACKWARD_PASSES)
         forward_pass.runs_with_gradient.add(number)
         if self._last_with_gradient is None or self._last_with_gradient.number < forward_pass.number:
             self._last_with_gradient = forward_pass
@@ -444,27 +410,11 @@ def is_low_precision(output: Tensor) -> bool:
 
 def first_tensor(output: Any) -> Tensor | None:
     """The output itself, or the first floating-point tensor in a tuple, list or dict; None if there is none."""
-    return next(_floating_tensors(output), None)
-
-
-def _floating_tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
-        if is_plain and output.is_floating_point():
-            yield output
-    elif isinstance(output, Mapping):
-        for item in output.values():
-            yield from _floating_tensors(item)
-    elif isinstance(output, tuple | list):
-        for item in output:
-            yield from _floating_tensors(item)
-
-
-def _first_tensor_or_none(output: Any) -> Tensor | None:
-    try:
-        return first_tensor(output)
-    except Exception:  # raised by the user's own container
-        return None
+        return output if is_plain and output.is_floating_point() else None
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for found in map(first_tensor, items) if found is not None), None)
 
 
 def _should_ignore_call() -> bool:

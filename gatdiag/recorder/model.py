@@ -1,11 +1,11 @@
 """The recorded model and its recording plan, which is made at the first training forward pass, from its inputs.
 
 Parameters that get another name, as by pruning, stay recorded. If a parameter is replaced, the recording of the model
-ends; parameters that are added are not recorded, with one warning.
+ends; parameters that are added are not recorded.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, TypeAlias
@@ -13,12 +13,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
 
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.find import find_laws_with_structure
-from gatdiag.laws.prediction import held_by
 from gatdiag.names import join_names
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.neurons import NeuronRecorder
@@ -121,12 +119,6 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_i
     return _search_laws(plan, model, inputs, settings.selection)
 
 
-def add_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, settings: Settings) -> RecordingPlan:
-    """The plan with the laws, once the inputs of the model are known."""
-    structure, error = _discover(model, *inputs)
-    return _search_laws(replace(plan, structure=structure, error=error), model, inputs, settings.selection)
-
-
 def drop_disproved_laws(
     plan: RecordingPlan, selection: Selection, *, is_low_precision: bool
 ) -> tuple[RecordingPlan, str | None]:
@@ -214,10 +206,8 @@ class _Binding:
 
     def __init__(self, model: nn.Module) -> None:
         modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        self._tables: list[dict[str, Any]] = [
-            table for module in modules for table in (module._modules, module._parameters)
-        ]
-        entries = [(table, key, value) for table in self._tables for key, value in table.items()]
+        tables: list[dict[str, Any]] = [table for module in modules for table in (module._modules, module._parameters)]
+        entries = [(table, key, value) for table in tables for key, value in table.items()]
         self._table_of: list[dict[str, Any]] = [table for table, _, _ in entries]
         self._keys = [key for _, key, _ in entries]
         self._values = [value for _, _, value in entries]
@@ -226,10 +216,6 @@ class _Binding:
     def is_intact(self) -> bool:
         """True if nothing was replaced or removed; fast (some 30 ns per entry), because every step calls it."""
         return all(map(is_, map(dict.get, self._table_of, self._keys), self._values))
-
-    def is_complete(self) -> bool:
-        """True if nothing was added."""
-        return sum(map(len, self._tables)) == len(self._values)
 
 
 class WatchedModel:
@@ -255,50 +241,39 @@ class WatchedModel:
         self._model, self._settings, self._guard = model, settings, guard
         self._on_plan, self._on_plan_change = on_plan, on_plan_change
         self._binding = _Binding(model)
-        self._has_planned = False  # even if it failed
-        self.needs_inputs = True  # the laws need the model's inputs, which have not been seen yet
+        self.has_planned = False  # even if it failed
         self._last_inputs: Inputs | None = None  # of a pass that may be training
         self.tape = Tape(model, self._on_program)
 
     def release(self) -> None:
         """Drop all references to the plan and to inputs: the recording has ended."""
         self.plan = self._last_inputs = None
-        self.needs_inputs = False
+        self.has_planned = True
 
     def on_forward(self, inputs: Inputs) -> None:
         """Called after the model's forward pass."""
-        if not self.needs_inputs:
+        if self.has_planned:
             return
         if self._model.training and self._binding.is_intact() and not self.tape.is_recording:
             self._make_plan(inputs)
         else:  # maybe an evaluation with gradients enabled, or functional_call; the next optimizer step decides
             self._last_inputs = inputs
 
-    def on_step(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+    def on_step(self, step: int) -> None:
         """Called before a step."""
-        if self.tape.is_recording and (program := self.tape.stop()) is not None:
-            self._last_inputs = (program,), {}
-        if not self._has_planned or (self.needs_inputs and self._last_inputs is not None):
+        if not self.has_planned:
             self._make_plan(self._last_inputs)
-        if not (self._binding.is_intact() and self._binding.is_complete()):
-            self._guard("all measurements", self._rebind, step, optimizers)
+        if not self._binding.is_intact():
+            self._guard("all measurements", self._rebind, step)
 
     def _on_program(self, program: Program) -> None:
         """Called before the backward pass if training has called parts of the model instead of the model."""
-        if self.needs_inputs and self._binding.is_intact():
+        if not self.has_planned and self._binding.is_intact():
             self._make_plan(((program,), {}))
 
     def _make_plan(self, inputs: Inputs | None) -> None:
-        """Make the plan, or add the laws to it if the inputs were not known before."""
-        self._last_inputs = None
-        self.needs_inputs = False
-        if inputs is not None:
-            self.tape.stop()
-        if self._has_planned:
-            self.plan = self._guard("laws", add_laws, self.plan, self._model, inputs, self._settings) or self.plan
-            self._on_plan_change()
-            return
-        self._has_planned = True
+        self._last_inputs, self.has_planned = None, True
+        self.tape.stop()
         self._binding = _Binding(self._model)
         plan: RecordingPlan | None = self._guard(
             "all measurements", build_plan, self._model, inputs, self._settings, self._explain_missing_inputs()
@@ -306,9 +281,8 @@ class WatchedModel:
         if plan is None or not self._on_plan(plan):
             return
         self.plan = plan
-        self.needs_inputs = inputs is None and "balance" in self._settings.selection.every
-        if not self.needs_inputs:
-            self.warn_if_no_laws()
+        if plan.error is not None:
+            self._guard.warn("laws", f"no conservation laws are recorded: {plan.error}")
 
     def _explain_missing_inputs(self) -> str:
         parts = list(self.tape.called)
@@ -332,32 +306,14 @@ class WatchedModel:
                 self._guard.warn("laws", message)
                 self._on_plan_change()
 
-    def warn_if_no_laws(self) -> None:
-        """Warn that there are no laws, and why."""
-        if self.plan is not None and self.plan.error is not None:
-            self._guard.warn("laws", f"no conservation laws are recorded: {self.plan.error}")
-
-    def _rebind(self, step: int, optimizers: Sequence[Optimizer]) -> None:
-        """Modules or parameters were replaced, removed or added."""
+    def _rebind(self, step: int) -> None:
+        """Modules or parameters were replaced or removed."""
         before, self._binding = self._binding, _Binding(self._model)
         present = {id(parameter) for parameter in self._model.parameters()}
         held = set() if self.plan is None else {id(tensor) for tensor in self.plan.weights.flat.tensors} - present
         gone = [name for name, parameter in before.named.items() if id(parameter) in held]
         if gone:
             self.plan = None
-            text = (
-                f"recording of the model stopped before step {step} because {gone[0]} was replaced; call gatdiag.watch "
-                "again"
-            )
-            if optimizers and held_by(*optimizers).keys().isdisjoint(present):
-                text += (
-                    f" and create a new optimizer from model.parameters(): that of step {step} updates parameters that "
-                    "the model no longer has"
-                )
-            self._guard.warn("replaced parameters", text)
-        known = {id(parameter) for parameter in before.named.values()}
-        added = [name for name, parameter in self._binding.named.items() if id(parameter) not in known]
-        if added and self.plan is not None:
-            text = f"not recorded: {join_names(added)}, added to the model before step {step}; call gatdiag.watch again"
-            self._guard.warn("added parameters", text)
+            text = f"recording of the model stopped before step {step} because {gone[0]} was replaced"
+            self._guard.warn("replaced parameters", f"{text}; call gatdiag.watch again")
         self._on_plan_change()

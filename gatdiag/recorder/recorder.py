@@ -179,8 +179,6 @@ class Recorder:
         """End the recording, as leaving the context and exiting the interpreter do. May be called twice."""
         self._end(None)
 
-    close = finish
-
     def _finish_other_in_folder(self) -> None:
         """End an open recording in this folder if it is to be overwritten or resumed; otherwise raise."""
         for other in [other for other in _active if other._runs_until_exit and other.folder == self.folder]:
@@ -220,7 +218,7 @@ class Recorder:
         try:
             self._detach()
             self._write_remaining(writer, error)
-            notes += self._layers.notes
+            notes += self._layers.notes.values()
             if (plan := self._model.plan) is not None:
                 self._guard("final parameters", writer.save_snapshot, "final", plan.weights)
                 if plan.neurons is not None and plan.neurons.prediction_error:
@@ -245,7 +243,6 @@ class Recorder:
         self._measure_backlog(sys.maxsize)
         self._warn_if_nothing_seen(writer, error)
         self._guard("signals", self._write_signals, at_once=True)
-        self._model.warn_if_no_laws()
 
     def _warn_if_nothing_seen(self, writer: Writer, error: BaseException | None) -> None:
         if not (self._counter.steps or self._steps.stepped_in_backward) and error is None:
@@ -430,7 +427,7 @@ class Recorder:
         """Called at the beginning of a step, before the weights move."""
         self._step_optimizers = optimizers  # optimizers that join are appended to this list
         with self._stopwatch:
-            self._model.on_step(self._counter.step, optimizers)
+            self._model.on_step(self._counter.step)
             self._guard("this step", self._open_step, optimizers)
             if self._counter.record is not None:
                 self._guard("signals", self._signals.before_step, optimizers, self._sample)
@@ -438,7 +435,7 @@ class Recorder:
 
     def go_idle(self) -> None:
         """If the step is not recorded, notice only the next training pass, which also closes an open step."""
-        if self._counter.record is None and not self._model.needs_inputs:
+        if self._counter.record is None and self._model.has_planned:
             self._layers.go_idle()
 
     def on_loss(self, loss: Any) -> None:
@@ -598,7 +595,7 @@ class Recorder:
                 self._signals.measures_overshoot or "update_ratio" in self._selection.columns
             ):
                 with torch.no_grad():
-                    backlog.take_weights_after(sample)
+                    sample.weights_after = backlog.plan.weights.flat.weights()
             self._sample = None  # before `add`: after an interrupt, the step is closed once more
             backlog.add(sample)
         if backlog.is_due:

@@ -61,7 +61,6 @@ class Tape(TorchFunctionMode):
         self.called: dict[str, None] = {}
         self.reason = ""
         self._model, self._on_program = model, on_program
-        self._modes_above: list[Any] = []
         self._thread = 0
         self._paths = {id(part): path for path, part in model.named_modules()}
         self._parameters: dict[int, Slot] = {}
@@ -82,16 +81,10 @@ class Tape(TorchFunctionMode):
         """True between the first call of a part of the model and the end."""
         return self._has_begun and not self._has_ended
 
-    def stop(self) -> Program | None:
-        """End the recording; returns the program that computes all unused values, if no loss was seen."""
+    def stop(self) -> None:
+        """End the recording."""
         self._pause()
-        program: Program | None = None
-        if self.is_recording:
-            used = frozenset[Key]().union(*(step.needs for step in self._steps))
-            ends = [value.tensor for value in self._values.values() if value.number not in used]
-            program = self._guarded(self._build_program, ends)
         self._end()
-        return program
 
     def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Called before any module runs."""
@@ -189,23 +182,21 @@ class Tape(TorchFunctionMode):
             self._on_program(program)
 
     def _resume(self) -> None:
-        """Put the mode on the stack, below the modes that the user has entered since the recording began.
-
-        Leaving a mode pops the top of the stack, so this mode must not lie above one that was active before.
-        """
-        active = _active_modes()
-        others = [mode for mode in active if not any(mode is above for above in self._modes_above)]
-        if others:
+        """Put the mode on the stack, unless the user has entered others: leaving one pops the top of the stack."""
+        if others := _active_modes():
             self._give_up(f"{type(others[0]).__name__} is active around training")
         elif self.is_recording:
-            _replace_modes(active, [self, *active])
+            _C._push_on_torch_function_stack(self)
 
     def _pause(self) -> None:
         """Take the mode off the stack."""
         active = _active_modes()
         if self in active:
-            self._modes_above = active[active.index(self) + 1 :]
-            _replace_modes(active, [mode for mode in active if mode is not self])
+            for _ in active:
+                _C._pop_torch_function_stack()
+            for mode in active:
+                if mode is not self:
+                    _C._push_on_torch_function_stack(mode)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         """The function's result; a failure ends the recording."""
@@ -292,13 +283,6 @@ def _active_modes() -> list[Any]:
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     active = [_C._get_function_stack_at(at) for at in range(_C._len_torch_function_stack())]
     return [mode for mode in active if mode is not default]
-
-
-def _replace_modes(active: list[Any], modes: list[Any]) -> None:
-    for _ in active:
-        _C._pop_torch_function_stack()
-    for mode in modes:
-        _C._push_on_torch_function_stack(mode)
 
 
 def _version(tensor: Tensor) -> int:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.errors import InputError
 from gatdiag.quantities import LEVELS, change_quantile, metric_functions, values_by_column
 from gatdiag.weight_change import FRACTIONS
 
@@ -46,20 +45,11 @@ class FlatParameters:
         self.sizes = [[self.tensors[position].numel() for position in positions] for positions in self.positions]
         self._buckets = [[self.tensors[position] for position in positions] for positions in self.positions]
         self._lacks_some = sum(map(len, self.positions)) < len(self.tensors)
-        self._totals = [sum(sizes) for sizes in self.sizes]
         self._zeros = [tensor.detach().new_zeros(()).expand(tensor.shape) for tensor in self.tensors]
 
     def weights(self) -> Flat:
         """A copy of the weights."""
-        flats = [_flatten(bucket) for bucket in self._buckets]
-        if [len(flat) for flat in flats] != self._totals:
-            pairs = zip(self.shapes, self.tensors, strict=True)
-            old, new = next((shape, now.shape) for shape, now in pairs if shape != now.shape)
-            raise InputError(
-                f"A parameter of shape {tuple(old)} was given data of shape {tuple(new)}, but the shapes of parameters "
-                "must not change during a run; call gatdiag.watch again to record the rest as another run"
-            )
-        return flats
+        return [_flatten(bucket) for bucket in self._buckets]
 
     def gradients(self) -> Flat:
         """A copy of the gradients; zeros where there is none."""
@@ -77,7 +67,7 @@ class FlatParameters:
 
     def chunk(self, samples: Sequence["Sample"]) -> Iterator[Sequence["Sample"]]:
         """Chunks of samples that are quickly stacked."""
-        count = max(1, _MAX_ENTRIES // max(1, sum(self._totals)))
+        count = max(1, _MAX_ENTRIES // max(1, sum(map(sum, self.sizes))))
         return (samples[start : start + count] for start in range(0, len(samples), count))
 
     def split(self, flats: Flat) -> list[Tensor]:

@@ -19,7 +19,7 @@ from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.signals import graph_leaves
-from gatdiag.run import Run, load
+from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors, reachable_tensors
 from gatdiag.structure.isolation import preserve_random_state
 from gatdiag.structure.replica import copy_model, unwrap
@@ -103,7 +103,9 @@ def preflight(
         with recorder:
             train_copy(copied, loss, recorder)
         run = load(recorder.folder)
-        _check_measured(run)
+        if not len(run.parameters):
+            notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
+            raise ModelError(f"Nothing could be measured in the first steps: {notes}")
         return run_checks(Facts(run, is_preflight=True))
 
 
@@ -134,7 +136,7 @@ def _isolated_copy(
         stack.enter_context(torch.enable_grad())
         copied_model, states = copy_model(model, [*map(_optimizer_state, optimizers)], args, kwargs)
         try:
-            args, kwargs = map_tensors((args, kwargs), _copy_tensor)
+            args, kwargs = map_tensors((args, kwargs), lambda x: x.detach().clone().requires_grad_(x.requires_grad))
         except Exception as error:
             raise InputError(
                 f"The inputs must be copied before the model runs on them, and that failed with "
@@ -161,10 +163,6 @@ def _restore_optimizer(kind: type[Optimizer], state: dict[str, Any]) -> Optimize
     optimizer = kind.__new__(kind)
     optimizer.__setstate__(state)
     return optimizer
-
-
-def _copy_tensor(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def train_copy(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
@@ -210,9 +208,3 @@ def _backward(loss: Tensor, own: dict[int, Tensor]) -> None:
         loss.backward()
     elif inputs := [tensor for tensor in own.values() if tensor.requires_grad and tensor.is_leaf]:
         torch.autograd.backward(loss, inputs=inputs)
-
-
-def _check_measured(run: Run) -> None:
-    if not len(run.parameters):
-        notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
-        raise ModelError(f"Nothing could be measured in the first steps: {notes}")

@@ -20,20 +20,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gatdiag.quantities import GROUPS, Group
-    from gatdiag.recorder.backlog import Observer, Status
+    from gatdiag.quantities import GROUPS
+    from gatdiag.recorder.backlog import Status
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.recorder import Recorder
     from gatdiag.recorder.schedule import Every
-    from gatdiag.recorder.settings import PRESETS, Metrics, Patterns, Settings, select
+    from gatdiag.recorder.settings import Metrics, Patterns, Settings, select
 
 __all__ = [
     "GROUPS",
-    "PRESETS",
     "Every",
-    "Group",
     "Metrics",
-    "Observer",
     "Patterns",
     "Recorder",
     "RecordingWarning",
@@ -44,9 +41,9 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("GROUPS", "Group"), "gatdiag.quantities"),
-    **dict.fromkeys(("Observer", "Status"), "gatdiag.recorder.backlog"),
-    **dict.fromkeys(("PRESETS", "Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
+    "GROUPS": "gatdiag.quantities",
+    "Status": "gatdiag.recorder.backlog",
+    **dict.fromkeys(("Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
     "Every": "gatdiag.recorder.schedule",
     "Recorder": "gatdiag.recorder.recorder",
     **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),

@@ -1,7 +1,7 @@
 """Warns of errors while the training runs, once for each error that `gatdiag.diagnosis` finds with certainty."""
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from gatdiag.names import one_line
 from gatdiag.recorder.guard import Guard
@@ -25,23 +25,16 @@ _USES_LEARNING_CURVE: Final = "parameters-without-gradient"  # once the learning
 _CHECKS: Final = frozenset({1, 10, 100})  # after so many recorded steps
 
 
-class Diagnose(Protocol):
-    """Diagnoses the training so far."""
-
-    def __call__(self, codes: Collection[str] = ()) -> "Diagnosis":
-        """The diagnosis; empty if codes are given and none of them is found, which is quicker."""
-
-
 class Alarm:
     """Checks one training.
 
     Args:
-        diagnose: Diagnoses it.
+        diagnose: Diagnoses it; given codes, the diagnosis is empty if none of them is found, which is quicker.
         guard: Shows the warnings.
         first: The first NaN or infinity of a resumed run.
     """
 
-    def __init__(self, diagnose: Diagnose, guard: Guard, first: FirstNonFinite | None) -> None:
+    def __init__(self, diagnose: "Callable[..., Diagnosis]", guard: Guard, first: FirstNonFinite | None) -> None:
         self._diagnose, self._guard, self._first = diagnose, guard, first
         self._checked = 0  # recorded steps at the last check
         self._warned: set[str] = set()

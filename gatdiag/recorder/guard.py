@@ -40,7 +40,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            self.warn(what, f"not recorded: {what} ({type(error).__name__}: {_text(error)})")
+            self.warn(what, f"not recorded: {what} ({type(error).__name__}: {error})")
             return None
 
     def warn(self, what: str, message: str) -> None:
@@ -70,10 +70,3 @@ def _user_stacklevel() -> int:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_USER_CODE:
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _text(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # raised by the user's exception class
-        return "its message cannot be read"

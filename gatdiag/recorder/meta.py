@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def describe_recording(selection: Selection) -> dict[str, Any]:
         "gatdiag": gatdiag.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_geometric": _installed_version("torch_geometric"),
+        "torch_geometric": version("torch_geometric"),  # without importing it, which is slow
         "numpy": np.__version__,
         "platform": platform.platform(),
     }
@@ -151,11 +151,3 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
-
-
-def _installed_version(distribution: str) -> str:
-    """The version of a package without importing it, because PyG is slow to import and the model may not use it."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"

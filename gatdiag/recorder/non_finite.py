@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,15 @@ def first_non_finite(
     """
     of_layers, of_parameters = tables.get("layers", {}), tables.get("parameters", {})
     found: list[FirstNonFinite] = []
-    for where, columns, rows, norm, is_backward in (
-        ("weight", of_parameters, _rows_not_finite(of_parameters.get("norm")), "norm", False),
-        ("output", of_layers, _rows_above_zero(of_layers.get("non_finite")), "output_norm", False),
-        (
-            "output gradient",
-            of_layers,
-            _rows_above_zero(of_layers.get("gradient_non_finite")),
-            "output_gradient_norm",
-            True,
-        ),
-        ("gradient", of_parameters, _rows_not_finite(of_parameters.get("gradient_norm")), "gradient_norm", True),
-        ("gradient", watched, _rows_not_finite(watched.get("gradient_norm")), "gradient_norm", True),
+    for where, columns, norm, count, is_backward in (
+        ("weight", of_parameters, "norm", "", False),
+        ("output", of_layers, "output_norm", "non_finite", False),
+        ("output gradient", of_layers, "output_gradient_norm", "gradient_non_finite", True),
+        ("gradient", of_parameters, "gradient_norm", "", True),
+        ("gradient", watched, "gradient_norm", "", True),
     ):
+        values = np.ma.filled(columns.get(count or norm, np.zeros(0)), 0.0)
+        rows = np.flatnonzero(values > 0 if count else ~np.isfinite(values))
         if not len(rows):
             continue
         steps = columns["step"][rows]
@@ -60,11 +55,3 @@ def first_non_finite(
         kind = "infinity" if np.isinf(columns[norm][row]) else "NaN"
         found.append(FirstNonFinite(int(steps[0]), layer, where, name, kind))
     return min(found, key=lambda one: one.step, default=None)
-
-
-def _rows_above_zero(counts: Any) -> NDArray[np.intp]:
-    return np.flatnonzero(np.ma.filled(counts, 0) > 0) if counts is not None else np.zeros(0, np.intp)
-
-
-def _rows_not_finite(norms: Any) -> NDArray[np.intp]:
-    return np.flatnonzero(~np.isfinite(np.ma.filled(norms, 0.0))) if norms is not None else np.zeros(0, np.intp)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -16,16 +15,15 @@ _PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
 _PLAIN_TYPES = frozenset({Tensor, float})
 
 
-def flatten(mapping: Any, prefix: str = "", inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def flatten(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Names and values of a mapping; nested ones are joined by slashes, as in "train/loss"."""
     if not isinstance(mapping, Mapping):
         kind = type(mapping).__name__
         raise InputError(f'log() expects log(loss=...) or log({{"loss": ...}}), got an argument of type {kind}')
-    inside = (*inside, id(mapping))
     for key, value in mapping.items():
         name = prefix + (str.__str__(key) if isinstance(key, str) else str(key))
-        if isinstance(value, Mapping) and id(value) not in inside:
-            yield from flatten(value, f"{name}/", inside)
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{name}/")
         else:
             yield name, value
 
@@ -47,7 +45,7 @@ def to_scalar(name: str, value: Any) -> float | Tensor:
         return float(value.item()) if value.is_cpu else value.detach().reshape(()).clone()
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
         value = value.reshape(())[()]
-    if isinstance(value, Real | np.bool_ | Decimal):
+    if isinstance(value, Real | np.bool_):
         return float(value)
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor | np.ndarray) else ""
     raise InputError(

@@ -15,6 +15,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -68,8 +69,7 @@ class Signals:
         self._layers: dict[str, dict[str, Any]] = {}
         self._after_sigmoid: set[str] = set()  # layers
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
-        self._measured_overshoot = False  # `measures_overshoot` of the last step
-        self._measures_leftover = False  # of the coming step
+        self._compares = False  # whether the coming step is compared with the last one: leftover and overshoot
         self._leftover: Tensor | None = None  # smallest norm of the gradients at the beginning of a backward pass
         self._leftover_gradients: list[tuple[Tensor, Tensor]] = []  # (parameter, gradient) at that time
         self._last_norm: Tensor | None = None  # norm of the same parameters' gradients in the last step
@@ -120,7 +120,7 @@ class Signals:
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
         inputs = [(name, x) for key, item in named for name, x in named_tensors(item, key) if x.layout is torch.strided]
         self._inspect_inputs(inputs)
-        o = next((x for _, x in named_tensors(output) if x.is_floating_point()), None)
+        o = first_tensor(output)
         if o is None:
             return
         if not self._graph:
@@ -132,17 +132,8 @@ class Signals:
                 "softmax_over_rows": criterion.is_softmax_over_rows(o),
             }
             self._has_changed = True
-        if (
-            o.requires_grad
-            and not o.is_leaf
-            and (self.is_inspected or self.measures_overshoot or self._measures_leftover)
-        ):
-            detached, step = o.detach(), self._step
-
-            def hook(gradient: Tensor) -> None:
-                self._guard("signals", self._on_output_gradient, detached, gradient.detach(), step)
-
-            o.register_hook(hook)
+        if o.requires_grad and not o.is_leaf and (self.is_inspected or self.measures_overshoot or self._compares):
+            o.register_hook(partial(self._guard, "signals", self._on_output_gradient, o.detach(), self._step))
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
         self._is_same_batch = len(inputs) == len(self._last_inputs) and all(
@@ -179,16 +170,16 @@ class Signals:
         }
         self._has_changed = True
 
-    def _on_output_gradient(self, o: Tensor, gradient: Tensor, step: int) -> None:
+    def _on_output_gradient(self, o: Tensor, step: int, gradient: Tensor) -> None:
         """Called at the beginning of the backward pass."""
         if step != self._step:
             return
         with torch.no_grad():
-            if self._measures_leftover:
+            if self._compares:
                 self._leftover_gradients = self._gradients()
                 norm = _norm(self._leftover_gradients)
                 self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
-            live = (as_rows(gradient) != 0).any(1)
+            live = (as_rows(gradient.detach()) != 0).any(1)
             if self._live_rows is not None:
                 self._is_same_batch &= live.shape == self._live_rows.shape and bool((live == self._live_rows).all())
             self._live_rows = live
@@ -250,7 +241,7 @@ class Signals:
             if self._leftover is not None and self._last_norm is not None:
                 sample.leftover = self._leftover / self._last_norm.clamp(min=_TINY) if is_sum else 0.0
             self._last_norm = _norm(self._gradients()) if self.measures_overshoot else None
-            sample.repeats_batch = self._measured_overshoot and self._is_same_batch
+            sample.repeats_batch = self._compares and self._is_same_batch
             if sample.unscale_raw is not None and not self._has_scaled_loss:
                 self._has_scaled_loss = self._has_changed = True
         self._leftover, self._leftover_gradients = None, []
@@ -262,7 +253,7 @@ class Signals:
             step: Counted from the start of this recording.
             record: Number of the record that it will be; None if it is not recorded.
         """
-        self._measured_overshoot = self._measures_leftover = self._record is not None and self.measures_overshoot
+        self._compares = self._record is not None and self.measures_overshoot
         self._step, self._record = step, record
         if record is None:
             self._last_inputs = []  # the next batch is not compared with those before this step

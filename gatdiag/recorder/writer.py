@@ -53,7 +53,8 @@ class Writer:
         self.next_step = self._store.next_step
         self.latest: dict[str, float] = {}  # the last written scalars
         self.saw_layers = False
-        self.first_non_finite = _parse_first_non_finite(self._store.meta.get("first_non_finite"))
+        entry = self._store.meta.get("first_non_finite")
+        self.first_non_finite = None if entry is None else FirstNonFinite(**entry)
         if self.first_non_finite is not None and self.first_non_finite.step >= self.next_step:  # superseded
             self.first_non_finite = None
             self._store.update_meta(first_non_finite=None)
@@ -228,10 +229,3 @@ def _last_time(folder: Path) -> float:
     """Seconds from the start to the last step."""
     times = load(folder).steps["time"].dropna()
     return float(times.max()) if len(times) else 0.0
-
-
-def _parse_first_non_finite(entry: Any) -> FirstNonFinite | None:
-    try:
-        return None if entry is None else FirstNonFinite(**entry)
-    except TypeError:  # written by a newer version
-        return None

@@ -50,7 +50,8 @@ def test_the_plain_call_records_until_it_is_finished(tmp_path):
     training.steps(2)
     recorder.log(loss=2.0)
     recorder.finish()
-    recorder.close()
+    with pytest.raises(InputError, match="records once"):
+        recorder.start()
     assert repr(recorder) == f"<Recorder of {tmp_path / 'run'}: 2 steps>"
     assert steps_in(tmp_path / "run") == [0, 1]
     assert gatdiag.load(tmp_path / "run").steps.loss.dropna().tolist() == [1.0]
@@ -92,6 +93,8 @@ def test_what_is_wrong_is_said_by_the_call(tmp_path):
             gatdiag.watch(Gat(), tmp_path / folder)
     with pytest.raises(InputError, match="expects the folder of the run"):
         gatdiag.watch(Gat(), None)
+    with pytest.raises(InputError, match=r"torch\.nn\.Module, got list"):
+        gatdiag.watch([torch.nn.Linear(2, 2)], tmp_path / "none")
     with pytest.raises(ModelError):
         gatdiag.watch(torch.nn.ReLU(), tmp_path / "none")
     with pytest.raises(InputError, match="No layer is left"):
@@ -118,15 +121,6 @@ def test_a_folder_that_is_being_recorded(tmp_path, same_model):
     again.steps(2)
     overwritten.finish()
     assert steps_in(folder) == [0, 1]
-
-
-def test_a_run_that_goes_on_has_all_its_steps(tmp_path):
-    training = Training()
-    gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
-    training.steps(3)
-    with gatdiag.watch(training.model, tmp_path / "run", metrics="fast", resume=True):
-        training.steps(2)
-    assert steps_in(tmp_path / "run") == [0, 1, 2, 3, 4]
 
 
 def test_a_model_that_is_watched_again_is_recorded_once(tmp_path):

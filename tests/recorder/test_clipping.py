@@ -13,11 +13,6 @@ def by_data(parameters):
         parameter.grad.data.clamp_(-1e-3, 1e-3)
 
 
-def in_place(parameters):
-    for parameter in parameters:
-        parameter.grad *= 0.1
-
-
 def replaced(parameters):
     for parameter in parameters:
         parameter.grad = parameter.grad * 0.1
@@ -25,13 +20,8 @@ def replaced(parameters):
 
 CLIPS = {
     "norm": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01),
-    "norm, loop": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01, foreach=False),
-    "value": lambda parameters: nn.utils.clip_grad_value_(parameters, 1e-3),
     "data": by_data,
-    "in place": in_place,
     "replaced": replaced,
-    "foreach": lambda parameters: torch._foreach_mul_([parameter.grad for parameter in parameters], 0.1),
-    "no_grad": torch.no_grad()(in_place),
 }
 
 
@@ -67,10 +57,9 @@ def test_the_norm_before_clipping_is_known_at_each_step(tmp_path, name):
     assert same(steps.gradient_norm_before_clipping, before)
 
 
-@pytest.mark.parametrize("passes", [1, 2])
-def test_where_layers_are_measured_more_rarely_than_steps_are_recorded(tmp_path, passes):
+def test_where_layers_are_measured_more_rarely_than_steps_are_recorded(tmp_path):
     before, after, steps = trained(
-        tmp_path / "run", CLIPS["norm"], lambda step: True, passes=passes, steps=23, metrics="fast"
+        tmp_path / "run", CLIPS["norm"], lambda step: True, passes=2, steps=23, metrics="fast"
     )
     assert gatdiag.load(tmp_path / "run").layers.step.unique().tolist() == [0, 10, 20]
     assert same(steps.gradient_norm, after)
@@ -109,9 +98,8 @@ def test_a_first_layer_that_the_gradient_does_not_come_back_to(tmp_path, way):
     assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
 
 
-@pytest.mark.parametrize("name", ["data", "norm"])
-def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path, name):
-    before, after, steps = trained(tmp_path / "run", CLIPS[name], lambda step: step % 4 == 3, every=3, passes=2)
+def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path):
+    before, after, steps = trained(tmp_path / "run", by_data, lambda step: step % 4 == 3, every=3, passes=2)
     assert same(steps.gradient_norm.dropna(), after[::3])
     assert same(steps.gradient_norm_before_clipping.dropna(), before[::3])
 
@@ -130,39 +118,15 @@ def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(
     assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
 
 
-def test_two_losses_of_one_forward_pass_that_are_clipped(tmp_path):
-    class Branched(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.heads = nn.Linear(4, 5), nn.ModuleList([nn.Linear(5, 2), nn.Linear(5, 3)])
-
-        def forward(self, x):
-            hidden = self.body(x).tanh()
-            return [head(hidden) for head in self.heads]
-
-    model, x = Branched(), torch.randn(6, 4)
-    optimizers, before = [sgd(head) for head in model.heads], []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
-        for _ in range(3):
-            for output, optimizer in zip(model(x), optimizers, strict=True):
-                model.zero_grad()
-                output.square().sum().backward(retain_graph=True)
-                before.append(gradient_norm(model))
-                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-                optimizer.step()
-    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
-
-
-@pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("clips", [True, False])
-def test_a_scaled_loss(tmp_path, given, fused, clips):
+def test_a_scaled_loss(tmp_path, fused, clips):
     torch.manual_seed(0)
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=2)
     before, after = [], []
-    with gatdiag.watch(model, tmp_path / "run", scaler=scaler if given else None, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
         for step in range(6):
             optimizer.zero_grad()
             scaler.scale(loss_of(model, data)).backward()
@@ -199,20 +163,6 @@ def test_clipping_of_a_scaled_loss_is_to_follow_unscaling(tmp_path, scales):
     assert ("scaler.unscale_(optimizer)" in remedy) == scales
 
 
-@pytest.mark.parametrize("scale", [1e-28, 1e25])
-def test_gradients_whose_squares_are_out_of_range(tmp_path, scale):
-    model, data = Gat(), graph()
-    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1 / scale), []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
-        for _ in range(3):
-            (scale * loss_of(model, data)).backward()
-            before.append(gradient_norm(model))
-            in_place(model.parameters()) if scale < 1 else nn.utils.clip_grad_value_(model.parameters(), 0.02 * scale)
-            optimizer.step()
-            optimizer.zero_grad()
-    assert same(gatdiag.load(tmp_path / "run").steps.gradient_norm_before_clipping, before)
-
-
 def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     model, data = Gat(), graph()
     optimizers = [sgd(conv) for conv in model.convs]
@@ -229,22 +179,3 @@ def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     steps = gatdiag.load(tmp_path / "run").steps
     assert same(steps.gradient_norm_before_clipping, before)
     assert (steps.gradient_norm < steps.gradient_norm_before_clipping).all()
-
-
-def test_complex_parameters_count_in_neither_norm(tmp_path):
-    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
-    model[0].turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
-    x, before = torch.randn(6, 5), []
-    optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
-        for _ in range(3):
-            (model[1](model[0](x) * model[0].turn.abs()).square().sum() + model(x).sum()).backward()
-            before.append(
-                gradient_norm(nn.ModuleList([nn.ParameterList(p for p in model.parameters() if p.is_floating_point())]))
-            )
-            in_place(model.parameters())
-            optimizer.step()
-            optimizer.zero_grad()
-    steps = gatdiag.load(tmp_path / "run").steps
-    assert same(steps.gradient_norm_before_clipping, before)
-    assert same(steps.gradient_norm, [0.1 * norm for norm in before])

@@ -53,18 +53,6 @@ class Children(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Network(Children):
-    """One network."""
-
-    def __init__(self):
-        super().__init__()
-        del self.first, self.second
-        self.net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
-
-    def compute(self, x):
-        return self.net(x)
-
-
 class Forward(Children):
     """`training_step` calls `self(...)`."""
 
@@ -103,11 +91,9 @@ class Manual(Children):
 
 CASES = {
     "children": (Children, {}),
-    "network": (Network, {}),
     "forward": (Forward, {}),
     "mean over an epoch": (Quiet, {}),
     "manual": (Manual, {}),
-    "accumulated": (Children, {"accumulate_grad_batches": 2}),
     "accumulated and clipped": (Children, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.1}),
 }
 

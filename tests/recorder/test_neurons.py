@@ -56,8 +56,6 @@ TOGETHER = {
     "three": lambda m: [SGD(part, lr=0.05) for part in parts(m, 3)],
     "two, two rates": lambda m: [SGD(part, lr=rate) for part, rate in zip(parts(m, 2), (0.02, 0.1), strict=True)],
     "sgd and adam": lambda m: [SGD(parts(m, 2)[0], lr=0.05), Adam(parts(m, 2)[1], lr=0.01)],
-    "adam and sgd": lambda m: [Adam(parts(m, 2)[0], lr=0.01, weight_decay=0.1), SGD(parts(m, 2)[1], lr=0.05)],
-    "momentum": lambda m: [SGD(part, lr=0.05, momentum=0.9) for part in parts(m, 2)],
     "momentum, decay and adamw": lambda m: [
         SGD(parts(m, 3)[0], lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.05),
         AdamW(parts(m, 3)[1], lr=0.01, weight_decay=0.1),
@@ -65,7 +63,6 @@ TOGETHER = {
     ],
     "groups": lambda m: [SGD(groups(part), lr=0.05, momentum=0.5) for part in parts(m, 2)],
     "biases": lambda m: [kind(part, lr=0.02) for kind, part in zip((SGD, Adam), biases(m), strict=True)],
-    "biases first": lambda m: [kind(part, lr=0.02) for kind, part in zip((AdamW, SGD), biases(m)[::-1], strict=True)],
     "alternating": lambda m: [SGD(part, lr=0.05, weight_decay=0.01) for part in alternating(m)],
     "a part at rest": lambda m: [SGD(part, lr=0.05) for part in parts(m, 3)[:2]],
 }
@@ -209,23 +206,6 @@ def test_an_optimizer_of_what_is_in_no_law_spoils_no_prediction(tmp_path):
             lambda m: [SGD(m.body.parameters(), lr=0.05), RMSprop(m.head.parameters(), lr=0.01)],
         )
     )
-
-
-@pytest.mark.parametrize("order", ["as they are", "reversed", "the others every second time", "in turn"])
-def test_learning_rates_of_all_optimizers(tmp_path, order):
-    def make(model):
-        return [SGD(groups(parts(model, 2)[0]), lr=1.0), Adam(parts(model, 2)[1], lr=0.01)]
-
-    steps = trained(tmp_path / "run", mlp, make, ORDERS[order], metrics="fast").steps
-    first = [order != "in turn" or step % 2 == 0 for step in range(STEPS)]
-    second = [order in ("as they are", "reversed") or step % 2 == 1 for step in range(STEPS)]
-    for name, rate, there in (
-        ("learning_rate", 0.03, first),
-        ("learning_rate_1", 0.07, first),
-        ("learning_rate_2", 0.01, second),
-    ):
-        assert steps[name].notna().tolist() == there
-        assert set(steps[name].dropna()) == {rate}
 
 
 def test_an_optimizer_that_takes_the_place_of_another_has_its_learning_rate(tmp_path):

@@ -38,14 +38,11 @@ class Residual(nn.Module):
 
 
 MODELS = {
-    "GAT": lambda: gnn.GAT(7, 8, 3, out_channels=3),
     "GAT, averaged heads": lambda: nn.ModuleList([gnn.GATConv(7, 4, heads=2, concat=False), gnn.GATConv(4, 3)]),
     "GATv2, heads": lambda: gnn.GAT(7, 8, 3, out_channels=3, heads=4, v2=True),
-    "GCN": lambda: gnn.GCN(7, 8, 3, out_channels=3),
     "residual": Residual,
     "batch norm": lambda: gnn.GCN(7, 8, 3, out_channels=3, norm="batch_norm"),
     "tied weights": Tied,
-    "jumping knowledge": lambda: gnn.GraphSAGE(7, 8, 3, out_channels=3, jk="cat"),
 }
 
 

@@ -151,15 +151,9 @@ def test_inputs_outputs_and_labels_are_described(tmp_path):
     assert {*signals["zero_inputs"]} == {"2"}  # zero columns of the data are not dead units
 
 
-def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
-    run, _ = train(tmp_path / "run", nn.Sequential(mlp(), nn.Softmax(1)), steps=25)
-    assert gatdiag.diagnose(run).verdict.code == "output-softmax-twice"
-
-
 @pytest.mark.parametrize(
     ("last", "loss", "code"),
     [
-        (nn.LogSoftmax(0), F.nll_loss, "output-softmax-over-nodes"),
         (nn.LogSoftmax(-2), F.nll_loss, "output-softmax-over-nodes"),
         (nn.Softmax(0), F.cross_entropy, "output-softmax-twice"),
         (nn.ReLU(), F.cross_entropy, "output-relu"),
@@ -168,20 +162,6 @@ def test_probabilities_given_to_cross_entropy_are_named(tmp_path):
 def test_an_activation_that_makes_outputs_unfit_for_the_loss_is_named(tmp_path, last, loss, code):
     run, _ = train(tmp_path / "run", nn.Sequential(mlp(), last), steps=25, loss_of=loss)
     assert gatdiag.diagnose(run).verdict.code == code
-
-
-@pytest.mark.parametrize(
-    ("last", "loss"),
-    [
-        (nn.LogSoftmax(-1), F.nll_loss),
-        (nn.LogSoftmax(0), F.cross_entropy),
-        (nn.LeakyReLU(), F.cross_entropy),
-        (nn.ReLU(), lambda o, y: F.mse_loss(o, F.one_hot(y).float())),
-    ],
-)
-def test_an_activation_that_the_loss_expects_is_not(tmp_path, last, loss):
-    run, _ = train(tmp_path / "run", nn.Sequential(mlp(), last), steps=25, loss_of=loss)
-    assert not {finding.code for finding in gatdiag.diagnose(run)} & {"output-softmax-over-nodes", "output-relu"}
 
 
 @pytest.mark.parametrize("squash", ["softmax", "sigmoid"])
@@ -218,20 +198,9 @@ def test_probabilities_given_to_cross_entropy_are_a_warning_where_the_network_pr
 
 
 @pytest.mark.parametrize("squash", [nn.Sigmoid, nn.Tanh])
-def test_sigmoids_between_the_layers_are_what_makes_gradients_vanish(tmp_path, squash):
-    torch.manual_seed(0)
-    hidden = [layer for _ in range(9) for layer in (nn.Linear(6, 6), squash())]
-    model = nn.Sequential(nn.Linear(5, 6), squash(), *hidden, nn.Linear(6, 3))
-    run, _ = train(tmp_path / "run", model, steps=40)
-    layers = [str(place) for place in range(2, 21, 2)]
-    assert run.meta["signals"]["after_sigmoid"] == (sorted(layers) if squash is nn.Sigmoid else [])
-    findings = {one.code: one for one in gatdiag.diagnose(run).findings}
-    if squash is nn.Sigmoid:
-        vanishing = findings["depth-vanishing-gradient"]
-        assert "slope of a sigmoid" in vanishing.text
-        assert "torch.relu" in vanishing.remedy
-    else:
-        assert not any("sigmoid" in str(one) for one in findings.values())
+def test_layers_behind_a_sigmoid_are_noted(tmp_path, squash):
+    run, _ = train(tmp_path / "run", nn.Sequential(nn.Linear(5, 6), squash(), nn.Linear(6, 3)), steps=1)
+    assert run.meta["signals"]["after_sigmoid"] == (["2"] if squash is nn.Sigmoid else [])
 
 
 def test_units_that_the_first_step_kills_are_not_said_to_be_dead_from_the_start(tmp_path):
@@ -260,59 +229,23 @@ def test_a_nan_in_the_inputs_is_named(tmp_path):
     assert "row 3, column 2" in verdict.text
 
 
-def test_inputs_that_are_all_alike_or_huge_are_named(tmp_path):
-    same = train(tmp_path / "same", mlp(), steps=60, x=torch.ones(12, 5))[0]
-    assert gatdiag.diagnose(same).verdict.code == "input-constant"
-    huge = train(tmp_path / "huge", mlp(), steps=60, x=X * torch.tensor([1, 1, 1, 1, 1e5]))[0]
-    assert gatdiag.diagnose(huge).verdict.code == "input-scale"
-
-
-def regression(*behind):
+def regression():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1), *behind)
-
-
-BROADCAST = {
-    "squares": lambda o, y: (o - y).square().mean(),
-    "mse_loss": F.mse_loss,
-    "absolute": lambda o, y: (o - y).abs().mean(),
-}
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1))
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("name", BROADCAST)
-@pytest.mark.parametrize("steps", [3, 24])
-def test_targets_without_the_column_of_the_outputs_are_named(tmp_path, name, steps):
+@pytest.mark.parametrize("loss_of", [F.mse_loss, F.l1_loss])
+def test_targets_without_the_column_of_the_outputs_are_named(tmp_path, loss_of):
     y = X[:, 0] / 3
     for right, folder in ((False, "wrong"), (True, "right")):
         targets = y.view(-1, 1) if right else y
-        run, _ = train(
-            tmp_path / folder, regression(), steps=steps, lr=0.02, loss_of=lambda o, _, t=targets: BROADCAST[name](o, t)
-        )
+        run, _ = train(tmp_path / folder, regression(), lr=0.02, loss_of=lambda o, _, t=targets: loss_of(o, t))
         verdict = gatdiag.diagnose(run).verdict
         assert (verdict.code == "loss-broadcast") != right
         if not right:
             assert verdict.severity == "error"
             assert "view_as(out)" in verdict.remedy
-
-
-def test_outputs_without_the_column_of_the_targets_are_named(tmp_path):
-    y = X[:, :1] * 3
-    run, _ = train(tmp_path / "run", regression(nn.Flatten(0)), loss_of=lambda o, _: (o - y).square().mean())
-    assert gatdiag.diagnose(run).verdict.code == "loss-broadcast"
-
-
-def test_broadcast_targets_of_batches_are_named_where_the_loss_of_an_epoch_is_logged(tmp_path):
-    model, y = regression(), X[:, 0] * 3
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0) as recorder:
-        for epoch in range(3):
-            for rows in (slice(0, 4), slice(4, 8), slice(8, 12)):
-                optimizer.zero_grad()
-                (model(X[rows]) - y[rows]).square().mean().backward()
-                optimizer.step()
-            recorder.log(loss=1.0 / (1 + epoch))
-    assert gatdiag.diagnose(tmp_path / "run").verdict.code == "loss-broadcast"
 
 
 def test_a_step_with_several_outputs_has_no_common_target(tmp_path):
@@ -451,12 +384,6 @@ def trains_as_bare(watched):
         optimizer.step()
     pairs = list(zip(watched.parameters(), bare.parameters(), strict=True))
     return all(torch.equal(a, b) and torch.equal(a.grad, b.grad) for a, b in pairs)
-
-
-def test_training_is_bit_for_bit_the_same(tmp_path):
-    model = mlp()
-    train(tmp_path / "run", model, steps=20, clears=False)
-    assert trains_as_bare(model)
 
 
 def test_an_output_that_cannot_be_looked_at_costs_a_warning_and_no_more(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from statistics import median_high
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import GLOROT
-from gatdiag.diagnosis.facts import Facts, matrices
+from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
@@ -31,7 +31,7 @@ def check_exploding(facts: Facts) -> Finding | str | None:
     is_high = facts.first_loss > limit("jump") * facts.baseline_loss and most > 10
     if not (grow > limit("explode") or back > limit("explode-back") or is_high):
         return None
-    fix = remedy.insert_modules(facts, *(_modules(facts) if facts.has_laws else ("LayerNorm",)))
+    fix = remedy.insert_modules(facts, *(_modules(facts) if facts.laws else ("LayerNorm",)))
     scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches times 1 / sqrt(their number)"
     summed = ": a sum of that many residual branches has to be scaled" if facts.has_residual_streams else ""
     backward = f", and the gradients on their way back {number(back)} times" if math.isfinite(back) else ""
@@ -101,7 +101,9 @@ def check_rank_collapse(facts: Facts) -> Finding | str | None:
 
 def layers_of_rank_one(facts: Facts) -> dict[str, float]:
     """Hidden layer whose initial weights have rank one -> spectral over Frobenius norm of its weights."""
-    norms, spectral = facts.first_values("norm"), facts.first_values("spectral_norm")
+    norms, spectral = (
+        values_at_step(facts.run.parameters, "parameter", column) for column in ("norm", "spectral_norm")
+    )
     shares: dict[str, float] = {}
     for layer in facts.layers[:-1]:
         if layer["name"] in facts.score_layers:

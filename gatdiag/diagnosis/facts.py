@@ -25,6 +25,7 @@ State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained
 _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
+_GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
 
 
@@ -84,8 +85,7 @@ class Facts:
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
         """The parameter groups of all optimizers, each with the optimizer's class as "class"."""
-        found = self.run.meta.get("optimizers") or []
-        return [{**group, "class": one["class"]} for one in found for group in one.get("groups") or []]
+        return [{**group, "class": one["class"]} for one in self.run.meta["optimizers"] for group in one["groups"]]
 
     @cached_property
     def in_optimizer(self) -> set[str]:
@@ -105,7 +105,7 @@ class Facts:
     @cached_property
     def has_several_optimizers(self) -> bool:
         """Several optimizers take steps, as in adversarial training, each with gradients and labels of its own."""
-        return len(self.run.meta.get("optimizers") or []) > 1
+        return len(self.run.meta["optimizers"]) > 1
 
     @cached_property
     def is_adam(self) -> bool:
@@ -118,11 +118,6 @@ class Facts:
         return any(is_conv(layer) for layer in self.layers)
 
     @cached_property
-    def has_laws(self) -> bool:
-        """Conservation laws were recorded."""
-        return bool(self.laws)
-
-    @cached_property
     def has_residual_streams(self) -> bool:
         """Some of the laws belong to residual streams."""
         return any(law.get("kind") == "stream" for law in self.laws)
@@ -130,7 +125,7 @@ class Facts:
     @cached_property
     def laws(self) -> list[dict[str, Any]]:
         """The entries of the recorded laws, each of which stands for several."""
-        return (self.run.meta.get("laws") or {}).get("found") or []
+        return list(self.run.meta["laws"]["found"])
 
     # --- the loss -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +149,7 @@ class Facts:
     @cached_property
     def is_non_finite(self) -> bool:
         """The loss ended as NaN or infinite, or another value did and no loss was logged since."""
-        noted = self.run.meta.get("first_non_finite")
+        noted = self.run.meta["first_non_finite"]
         last = int(self.loss.index[-1]) if len(self.loss) else self.step_count - 1
         is_lost = bool(len(self.loss)) and not math.isfinite(self.loss.iloc[-1])
         return is_lost or (noted is not None and int(noted["step"]) >= last)
@@ -304,35 +299,26 @@ class Facts:
         code: str,
         text: str,
         *evidence: Evidence,
-        threshold: str = "",
-        title: str = "",
         severity: Severity | None = None,
         remedy: Remedy | None = None,
-        falsified_by: str = "",
-        **more: Any,
+        **given: Any,
     ) -> Finding:
-        """Create a finding, with title, figure, severity, remedy and falsified_by from its row in `CAUSES` by default.
+        """Create a finding; what is not given, or empty, is taken from the code's row in `CAUSES`.
 
         Args:
             code: The code.
             text: What is wrong, and its effect.
             evidence: The numbers, first the one that is compared with the threshold; NaN are left out.
-            threshold: The threshold, and the reason for it.
-            title: Overrides that of the row.
-            severity: Overrides that of the row.
-            remedy: Overrides that of the row.
-            falsified_by: Overrides that of the row.
-            more: Other attributes of `Finding`.
+            severity: How bad it is.
+            remedy: What removes it.
+            given: Other attributes of `Finding`.
         """
         row = CAUSES[code]
         fix = remedy or row.remedy or Remedy("")
-        given: dict[str, Any] = {
-            "title": title or row.title, "figure": row.figure, "falsified_by": falsified_by or row.falsified_by,
-            "severity": severity or self._severity_of(row),
-            "evidence": tuple(one for one in evidence if not math.isnan(one.value)),
-            "remedy": fix.code, "actions": fix.actions,
-        }  # fmt: skip
-        return Finding(code, text=text, threshold=threshold, **(given | more))
+        known = tuple(one for one in evidence if not math.isnan(one.value))
+        more = {name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "falsified_by")}
+        severity = severity or self._severity_of(row)
+        return Finding(code, severity, text=text, evidence=known, remedy=fix.code, actions=fix.actions, **more, **given)
 
     def _severity_of(self, row: Cause) -> Severity:
         if row.severity == "certain":
@@ -371,14 +357,9 @@ class Facts:
         """A column of the table `parameters` in shape (steps, parameters); NaN where it was not measured."""
         frame = self.run.parameters
         grid = np.full((len(self.parameter_steps), len(self.parameter_names)), np.nan)
-        if column in frame:
-            rows = np.searchsorted(self.parameter_steps, frame["step"].to_numpy())
-            grid[rows, pd.factorize(frame["parameter"])[0]] = frame[column].to_numpy(float)
+        rows = np.searchsorted(self.parameter_steps, frame["step"].to_numpy())
+        grid[rows, pd.factorize(frame["parameter"])[0]] = frame[column].to_numpy(float)
         return grid
-
-    def first_values(self, column: str) -> dict[str, float]:
-        """Parameter -> value at the first step at which the column was recorded."""
-        return values_at_step(self.run.parameters, "parameter", column)
 
     @cached_property
     def norms(self) -> Floats:
@@ -410,9 +391,9 @@ class Facts:
     @cached_property
     def clipped_shares(self) -> Floats:
         """Norm of all gradients after over before clipping, at each step; NaN where it was not measured."""
-        norms = self.run.steps.reindex(columns=["gradient_norm", "gradient_norm_before_clipping"]).to_numpy(float)
+        after, before = (self.run.steps[name].to_numpy(float) for name in _GRADIENT_NORMS)
         with np.errstate(all="ignore"):
-            return np.asarray(norms[:, 0] / norms[:, 1], float)
+            return np.asarray(after / before, float)
 
     @cached_property
     def total_norm(self) -> Floats:
@@ -428,19 +409,9 @@ class Facts:
         moved[np.isnan(self.update_ratios).all(axis=1)] = np.nan
         return moved
 
-    @cached_property
-    def path_length(self) -> float:
-        """Sum of `step_ratios` over all steps of the run, extrapolated from the recorded ones."""
-        known = self.step_ratios[np.isfinite(self.step_ratios)]
-        return float(known.mean()) * self.step_count if len(known) else math.nan
-
     def steps_column(self, column: str) -> Floats:
-        """A column of the table `steps` without NaN; empty if it does not exist."""
-        frame = self.run.steps
-        if column not in frame:
-            return np.empty(0)
-        values: Floats = frame[column].to_numpy(np.float64)
-        return values[~np.isnan(values)]
+        """A column of the table `steps` without NaN."""
+        return self.run.steps[column].dropna().to_numpy(np.float64)
 
     @cached_property
     def overshoot(self) -> Floats:
@@ -486,7 +457,7 @@ class Facts:
 
         Glorot's norm of an (m, n) matrix is sqrt(2 m n / (m + n)).
         """
-        first = dict(zip(self.parameter_names, self.norms[0], strict=True)) if len(self.norms) else {}
+        first = values_at_step(self.run.parameters, "parameter", "norm")
         found: dict[str, list[float]] = {}
         for layer in self.layers:
             if layer.get("kind") in ("Embedding", "EmbeddingBag"):
@@ -505,10 +476,8 @@ def is_conv(layer: Mapping[str, Any]) -> bool:
 
 def values_at_step(frame: pd.DataFrame, key: str, column: str, *, last: bool = False) -> dict[str, float]:
     """Layer or parameter -> value at the first (or last) step at which the column was measured."""
-    known = frame[frame[column].notna()] if column in frame else frame[:0]
-    if not len(known):
-        return {}
-    rows = known[known["step"] == known["step"].iloc[-1 if last else 0]]
+    known = frame[frame[column].notna()]
+    rows = known[known["step"] == (known["step"].max() if last else known["step"].min())]
     return dict(zip(rows[key].astype(str), rows[column].astype(float), strict=True))
 
 

@@ -105,7 +105,7 @@ def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
 
 def _neurons(facts: Facts) -> Finding | None:
     """Neurons of a layer with nearly all of their norm in incoming weights, others with it in outgoing weights."""
-    if not facts.has_laws or not len(facts.run.neurons) or saturated_at_start(facts):
+    if not facts.laws or not len(facts.run.neurons) or saturated_at_start(facts):
         return None
     opposed = {layer: c for layer, c in _opposed_imbalance(facts).items() if c > limit("gain-jump")}
     if not opposed:
@@ -148,7 +148,7 @@ def _stuck(facts: Facts) -> Finding | str | None:
         return None
     if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
         return None  # Adam does not conserve c, and its steps do not shrink with the gradient
-    if not facts.has_laws:
+    if not facts.laws:
         return reason_without_laws(facts)
     imbalance = _imbalance(facts)
     if imbalance < limit("imbalance"):
@@ -224,7 +224,7 @@ def _finding(
         threshold=f"Flagged {side} {threshold_text(threshold)}.",
         layers=layers,
         steps=(0,),
-        figure="balance" if facts.has_laws else "overview",
+        figure="balance" if facts.laws else "overview",
         remedy=_balanced_weights(facts),
     )
 

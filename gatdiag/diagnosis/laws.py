@@ -22,14 +22,13 @@ _DISPROVED = "delta is up to"  # start of the reason that the recorder gives for
 
 def reason_without_laws(facts: Facts) -> str:
     """Why a check that needs conservation laws cannot be made."""
-    error = (facts.run.meta.get("laws") or {}).get("error")
+    error = facts.run.meta["laws"]["error"]
     return "no conservation laws were recorded" + (f": {error}" if error else "")
 
 
 def check_laws(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
-    laws = facts.run.meta.get("laws") or {}
-    dropped = [one for one in laws.get("excluded") or [] if str(one.get("reason", "")).startswith(_DISPROVED)]
+    dropped = [one for one in facts.run.meta["laws"]["excluded"] if one["reason"].startswith(_DISPROVED)]
     if dropped:
         return facts.finding(
             "law-broken",
@@ -131,7 +130,7 @@ def _drift_sources(facts: Facts) -> str:
 def _predicted_share(neurons: pd.DataFrame) -> float:
     """Projection of predicted on measured changes of c, over all steps; NaN without a prediction."""
     count = int((neurons["step"] == neurons["step"].iloc[0]).sum())
-    if "predicted_c" not in neurons or len(neurons) % count or len(neurons) < 2 * count:
+    if len(neurons) % count or len(neurons) < 2 * count:
         return math.nan
     c, predicted = (neurons[name].to_numpy(float).reshape(-1, count) for name in ("c", "predicted_c"))
     with np.errstate(invalid="ignore"):

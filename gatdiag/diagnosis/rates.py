@@ -53,9 +53,9 @@ def _kills_units(facts: Facts) -> bool:
     if not isinstance(dead, Finding):
         return False
     until = facts.run.steps["step"] <= dead.steps[0]  # as a row has the overshoot of the step before
-    overshoot = facts.run.steps["overshoot"][until] if "overshoot" in facts.run.steps else ()
+    overshoot = largest(facts.run.steps["overshoot"][until].to_numpy(float))
     ratio = largest(facts.step_ratios[facts.parameter_steps < dead.steps[0]])
-    return ratio > limit("step-large") or largest(np.asarray(overshoot, float)) > limit("overshoot")
+    return ratio > limit("step-large") or overshoot > limit("overshoot")
 
 
 def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
@@ -114,7 +114,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         return early_decay
     ratio = median(facts.step_ratios)
     over = median(facts.overshoot)  # NaN if it was not recorded: then comparisons are False
-    path = facts.path_length
+    path = float(facts.step_ratios[np.isfinite(facts.step_ratios)].mean()) * facts.step_count
     is_slow = abs(over) < limit("linear") and path < limit("path")
     hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < 0.02)
     if not ratio > 0 or not (is_slow or hardly_moves) or _is_leaving_plateau(facts):
@@ -193,17 +193,17 @@ def _is_uneven(facts: Facts) -> bool:
 
 def check_clipping(facts: Facts) -> Finding | str | None:
     """Clipping that leaves almost nothing of the usual gradient."""
-    before, after = facts.run.steps.get("gradient_norm_before_clipping"), facts.run.steps.get("gradient_norm")
-    if facts.is_of_checkpoints or before is None or after is None or not before.notna().any():
+    after, before = facts.steps_column("gradient_norm"), facts.steps_column("gradient_norm_before_clipping")
+    if facts.is_of_checkpoints or not len(before):
         return "gradient norms before clipping were not recorded"
     left = median(facts.clipped_shares)
     if not 0 < left < limit("clip"):  # at 0 the gradients were cleared, see check_signal
         return None
     is_outweighed = _clips_below_decay(facts)
-    divides = facts.is_adam and median(after.to_numpy(float)) > limit("adam-eps") * facts.setting("eps")
+    divides = facts.is_adam and median(after) > limit("adam-eps") * facts.setting("eps")
     if divides and not is_outweighed:
         return None  # Adam's steps do not depend on the scale of the gradient
-    usual = median(before.to_numpy(float))
+    usual = median(before)
     effect = "weight decay outweighs what is left" if is_outweighed else "each step is shorter by that factor"
     fix = f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={remedy.round_to_one_digit(2 * usual):g})"
     if facts.signals.get("has_scaled_loss"):

@@ -40,7 +40,7 @@ def check_dead_units(facts: Facts) -> Finding | str | None:
 
 def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | None:
     frame = facts.run.layers
-    frame = frame[~frame.reindex(columns=["non_finite", "gradient_non_finite"]).gt(0).any(axis=1)]
+    frame = frame[~frame[["non_finite", "gradient_non_finite"]].gt(0).any(axis=1)]
     shares = values_at_step(frame, "layer", column, last=True)
     is_of_gradients = column == "gradient_dead_fraction"
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):

@@ -24,7 +24,7 @@ _PRINT_MISSING = (
 
 def check_optimizer(facts: Facts) -> Finding | str | None:
     """Trainable parameters that the output depends on and that no optimizer holds."""
-    if facts.is_of_checkpoints or not facts.run.meta.get("optimizers"):
+    if facts.is_of_checkpoints or not facts.run.meta["optimizers"]:
         return "no optimizer was seen"
     trainable, missing = facts.trainable, facts.not_in_optimizer
     foreign = facts.signals.get("foreign_leaves", 0)  # leaves of the graph that are no parameters of the model
@@ -185,7 +185,7 @@ def check_signal(facts: Facts) -> Finding | str | None:
         return "no gradient was recorded"
     if facts.unmeasured and not facts.is_non_finite:
         return "gradients of complex or sparse parameters are not measured"
-    if known.any() or (not len(known) and (facts.is_non_finite or facts.run.meta.get("first_non_finite"))):
+    if known.any() or (not len(known) and (facts.is_non_finite or facts.run.meta["first_non_finite"])):
         return None
     if (norm := median(facts.steps_column("gradient_norm_before_clipping"))) > 0:
         return _no_signal(

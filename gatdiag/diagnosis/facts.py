@@ -78,9 +78,9 @@ class Facts:
         return {p["name"]: p for layer in self.run.meta["structure"]["layers"] for p in layer["parameters"]}
 
     @cached_property
-    def trainable(self) -> list[str]:
-        """The parameters that require gradients."""
-        return [name for name, one in self.parameters.items() if one.get("trainable", True)]
+    def trainable(self) -> dict[str, dict[str, Any]]:
+        """Those that require gradients."""
+        return {name: one for name, one in self.parameters.items() if one.get("trainable", True)}
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ class Facts:
     def not_in_optimizer(self) -> list[str]:
         """Trainable parameters that the output depends on, as far as it is known, and that no optimizer holds."""
         known = {*self.in_optimizer, *self.signals.get("unreached", ())}
-        return [n for n in self.trainable if known.isdisjoint(self.parameters[n].get("names") or [n])]
+        return [name for name, one in self.trainable.items() if known.isdisjoint(one.get("names") or [name])]
 
     def setting(self, name: str) -> float:
         """The largest value of a setting, such as "momentum", over all groups; 0 if there is none."""

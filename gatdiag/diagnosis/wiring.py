@@ -63,7 +63,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     """
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
-    frozen = [name for name, one in facts.parameters.items() if not one.get("trainable", True)]
+    frozen = [name for name in facts.parameters if name not in facts.trainable]
     grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
     unknown = {*frozen, *facts.unmeasured}
     never = [name for name, values in grads.items() if name not in unknown and np.isnan(values).all()]
@@ -93,8 +93,7 @@ def _is_harmless(facts: Facts, never: Sequence[str]) -> bool:
     """The network trains nevertheless or, before training, it learns or each layer has a parameter with a gradient."""
     if not facts.is_preflight:
         return facts.state == "trained"
-    known = [{p["name"] for p in layer["parameters"] if p.get("trainable", True)} for layer in facts.layers]
-    is_partial = not any(names and names.issubset(never) for names in known)
+    is_partial = not any({*names} <= {*never} for names in _trainable_by_layer(facts))
     return is_partial or (facts.is_learning and not _is_cut_off(facts, never))
 
 
@@ -103,10 +102,15 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
 
     Unlike a branch that the loss does not use, this is never intended: something in between detaches.
     """
-    known = [[p["name"] for p in layer["parameters"] if p.get("trainable", True)] for layer in facts.layers]
-    first, *others = [names for names in known if names] or [[]]
+    first, *others = _trainable_by_layer(facts) or [[]]
     is_behind = any(name not in never for names in others for name in names)
-    return bool(first) and is_behind and facts.in_optimizer.issuperset(first) and {*never}.issuperset(first)
+    return is_behind and {*first} <= facts.in_optimizer.intersection(never)
+
+
+def _trainable_by_layer(facts: Facts) -> list[list[str]]:
+    """The parameters that require gradients, of each layer that has some."""
+    known = [[p["name"] for p in layer["parameters"] if p["name"] in facts.trainable] for layer in facts.layers]
+    return [names for names in known if names]
 
 
 def _look_behind(names: Sequence[str]) -> Remedy:
@@ -208,35 +212,30 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
         return "the model's output was not recorded"
     if facts.has_several_optimizers:
         return "there are several optimizers, each with a loss of its own"
+    target = output.get("common_target")
     if values := output.get("counted_targets"):
-        return _broadcast(
-            facts,
+        text, learned = (
             "The gradient at each output is the number of all targets below it minus that above it",
             "median",
-            Evidence("values of dL/dout, of which an absolute error has two", values),
-            threshold="Exact: these values are integers over N^2 and ascend with the outputs.",
         )
-    target = output.get("common_target")
-    if target is None or None in target.values():
+        evidence = [Evidence("values of dL/dout, of which an absolute error has two", values)]
+        threshold = "Exact: these values are integers over N^2 and ascend with the outputs."
+    elif target is None or None in target.values():
         return None
-    moves = target["step"] not in facts.loss.index and (
-        target["high"] - target["low"] > limit("target-moves") * target["spread"]
-    )
-    if math.isnan(facts.broadcast_loss) and not moves:
-        return "all targets are the same, or the loss of the first step was not logged"
-    return _broadcast(
-        facts,
-        "The loss pulls all outputs to one value, instead of each to its own target",
-        "mean",
-        Evidence("spread of the targets in dL/dout", target["spread"]),
-        Evidence("mean of the targets", target["low"]),
-        Evidence("part of the first loss that no output can reduce", facts.broadcast_loss),
-        threshold="Flagged if this spread is below 1e-3 of that of the outputs in the first steps, and a part of the "
-        f"loss is left or the mean moves: {threshold_text('broadcast', 'target-moves')}.",
-    )
-
-
-def _broadcast(facts: Facts, text: str, learned: str, *evidence: Evidence, threshold: str) -> Finding:
+    else:
+        moves = target["high"] - target["low"] > limit("target-moves") * target["spread"]
+        if math.isnan(facts.broadcast_loss) and (target["step"] in facts.loss.index or not moves):
+            return "all targets are the same, or the loss of the first step was not logged"
+        text, learned = "The loss pulls all outputs to one value, instead of each to its own target", "mean"
+        evidence = [
+            Evidence("spread of the targets in dL/dout", target["spread"]),
+            Evidence("mean of the targets", target["low"]),
+            Evidence("part of the first loss that no output can reduce", facts.broadcast_loss),
+        ]
+        threshold = (
+            "Flagged if this spread is below 1e-3 of that of the outputs in the first steps, and a part of the loss is "
+            f"left or the mean moves: {threshold_text('broadcast', 'target-moves')}."
+        )
     return facts.finding(
         "loss-broadcast",
         f"{text}: outputs [N, 1] and targets [N] are broadcast to [N, N], so the network can only learn the {learned} "

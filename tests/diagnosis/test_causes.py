@@ -27,44 +27,52 @@ def still(values, steps=STEPS):
     return np.tile(np.asarray(values, float), (steps, 1))
 
 
+ALL = [f"convs.{layer}.{key}" for layer in range(20) for key in ("lin_l.weight", "att", "bias")]
+
+
 def gains(*factors, width=8):
     """Norms of square weights that are these multiples of Glorot's."""
     return still(np.asarray(factors) * math.sqrt(width))
 
 
+def logged(loss=FLAT, **others):
+    return {"logged": {"loss": loss, **others}}
+
+
+def square(*factors):
+    return {"weights": {"norm": gains(*factors)}, "width": 8}
+
+
+def moving(ratios, norm=4.0):
+    return {"weights": {"norm": still([norm] * len(ratios)), "update_ratio": still(ratios)}}
+
+
 def depth(column, values, **others):
-    return {
-        "layers": {column: still(values), **{name: still(each) for name, each in others.items()}},
-        "logged": {"loss": FLAT},
-    }
+    return {"layers": {column: still(values), **{name: still(each) for name, each in others.items()}}} | logged()
 
 
-def common_target(**given):
-    return {"step": 0, "loss": 0.5, "low": 1.0, "high": 1.0, "spread": 1e-7, **given}
+def sgd(**settings):
+    return [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL, **settings}]}]
+
+
+def connected(share):
+    return {"signals": {"edges": {"convs.1": {"edges": 90, "loops": 3, "connected": share}}}}
+
+
+def one_target(**given):
+    """Signals of a loss that pulls all outputs to one target."""
+    target = {"step": 0, "loss": 0.5, "low": 1.0, "high": 1.0, "spread": 1e-7, **given}
+    return {"output": {"min": 0.0, "common_target": target}}
 
 
 # Code, the arguments of `build` where what is measured is the given factor times the threshold, the flagged side.
 CASES = {
     "init-too-large": (
-        lambda f: {
-            "weights": {"norm": gains(*[limit("gain-large") * f] * 3)},
-            "logged": {"loss": 50 * FLAT, "val_accuracy": 0 * FLAT},
-            "width": 8,
-        },
+        lambda f: square(*[limit("gain-large") * f] * 3) | logged(50 * FLAT, val_accuracy=0 * FLAT),
         "above",
     ),
-    "init-too-small": (
-        lambda f: {"weights": {"norm": gains(*[limit("gain-small") * f] * 3)}, "logged": {"loss": FLAT}, "width": 8},
-        "below",
-    ),
-    "init-unbalanced": (
-        lambda f: {
-            "weights": {"norm": gains(*(np.array([1, 0, 1, 0]) - 0.5 == 0.5) * (limit("gain-jump") * f - 1) + 1.0)},
-            "logged": {"loss": FLAT},
-            "width": 8,
-        },
-        "above",
-    ),
+    "init-too-small": (lambda f: square(*[limit("gain-small") * f] * 3) | logged(), "below"),
+    "init-unbalanced": (lambda f: square(limit("gain-jump") * f, 1, limit("gain-jump") * f, 1) | logged(), "above"),
     "depth-exploding-gradient": (
         lambda f: depth("output_norm", [1, 2, 3, 4, 5, limit("explode") * f, 1]),
         "above",
@@ -81,56 +89,31 @@ CASES = {
         lambda f: depth("dead_fraction", [0.0, min(1.0, limit("dead") * f)], non_finite=[0.0, 0.0]),
         "above",
     ),
-    "attention-saturated": (
-        lambda f: depth("relative_attention_entropy", [0.9, limit("entropy") * f]),
-        "below",
-    ),
+    "attention-saturated": (lambda f: depth("relative_attention_entropy", [0.9, limit("entropy") * f]), "below"),
     "lr-too-large": (
-        lambda f: {
-            "weights": {
-                "norm": still([4.0, 4.0]),
-                "update_ratio": still([0.0, limit("step-large") * math.sqrt(2) * f]),
-            },
-            "logged": {"loss": [2.0, 20.0, *FLAT[2:]]},
-        },
+        lambda f: moving([0.0, limit("step-large") * math.sqrt(2) * f]) | logged([2.0, 20.0, *FLAT[2:]]),
         "above",
     ),
-    "lr-too-small": (
-        lambda f: {
-            "weights": {"norm": still([4.0, 4.0]), "update_ratio": still([0.02 / STEPS * f] * 2)},
-            "logged": {"loss": FLAT},
-        },
-        "below",
-    ),
+    "lr-too-small": (lambda f: moving([0.02 / STEPS * f] * 2) | logged(), "below"),
     "clipping-too-tight": (
-        lambda f: {
-            "logged": {
-                "loss": FLAT,
-                "gradient_norm": np.full(STEPS, limit("clip") * f),
-                "gradient_norm_before_clipping": np.ones(STEPS),
-            }
-        },
+        lambda f: logged(gradient_norm=FLAT / 2 * limit("clip") * f, gradient_norm_before_clipping=FLAT / 2),
         "below",
     ),
     "weight-decay-too-strong": (
-        lambda f: {
-            "weights": {
-                "norm": np.array([4.0] + [1.0] * (STEPS - 1))[:, None],
-                "gradient_norm": still([0.1 / limit("decay") / f]),
-            },
-            "logged": {"loss": FLAT},
-            "optimizers": [{"class": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.1, "parameters": ALL}]}],
-        },
+        lambda f: (
+            {
+                "weights": {
+                    "norm": np.array([4.0] + [1.0] * (STEPS - 1))[:, None],
+                    "gradient_norm": still([0.1 / limit("decay") / f]),
+                },
+                "optimizers": sgd(weight_decay=0.1),
+            }
+            | logged()
+        ),
         "above",
     ),
     "overfitting": (
-        lambda f: {
-            "logged": {
-                "loss": FALLING,
-                "train_accuracy": np.full(STEPS, 0.9),
-                "val_accuracy": np.full(STEPS, 0.9 - limit("gap") * f),
-            }
-        },
+        lambda f: logged(FALLING, train_accuracy=FLAT * 0.45, val_accuracy=FLAT * 0.45 - limit("gap") * f),
         "above",
     ),
     "law-broken": (
@@ -148,30 +131,15 @@ CASES = {
         "above",
     ),
     "loss-broadcast": (
-        lambda f: {
-            "logged": {"loss": FLAT},
-            "signals": {
-                "output": {
-                    "min": 0.0,
-                    "common_target": common_target(loss=2.0 * (1 - limit("broadcast") * f)),
-                }
-            },
-        },
+        lambda f: logged() | {"signals": one_target(loss=2.0 * (1 - limit("broadcast") * f))},
         "above",
     ),
     "input-without-edges": (
-        lambda f: {
-            "logged": {"loss": FLAT},
-            "signals": {"edges": {"convs.1": {"edges": 90, "loops": 3, "connected": limit("edges") * f}}},
-        },
+        lambda f: logged() | connected(limit("edges") * f),
         "below",
     ),
-    "loss-not-falling": (
-        lambda f: {"logged": {"loss": np.linspace(2, 2 * (1 - limit("fall") * f), STEPS)}},
-        "below",
-    ),
+    "loss-not-falling": (lambda f: logged(np.linspace(2, 2 * (1 - limit("fall") * f), STEPS)), "below"),
 }
-ALL = [f"convs.{layer}.{key}" for layer in range(9) for key in ("lin_l.weight", "att", "bias")]
 
 
 @pytest.mark.parametrize("factor", [0.99, 1.01])
@@ -193,7 +161,6 @@ def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
 
 
 OF_WEIGHTS = {"parameter": np.arange(0, 6, 3), "gradient_norm": 0.1}
-DECAYING = [{"class": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.1, "parameters": ALL}]}]
 COMPARED = {  # code -> table, what is measured at each step, the column of which the first and the last are compared
     "weight-decay-too-strong": ("parameters", OF_WEIGHTS, "norm"),
     "unchanged-weights": ("parameters", OF_WEIGHTS, "unchanged_fraction"),
@@ -206,7 +173,7 @@ COMPARED = {  # code -> table, what is measured at each step, the column of whic
 def test_what_was_measured_at_one_step_only_is_not_compared_with_itself(tmp_path, code):
     """As where a group is due at every fiftieth record."""
     table, each, column = COMPARED[code]
-    meta = synthetic_meta(2, 2) | {"optimizers": DECAYING}
+    meta = synthetic_meta(2, 2) | {"optimizers": sgd(weight_decay=0.1)}
     for name, steps in (("one", (0,)), ("two", (0, 50))):
         rows = {step: {table: each | ({column: 1.0} if step in steps else {})} for step in range(STEPS)}
         skipped = diagnose(recorded_run(tmp_path / name, meta, rows.__getitem__, STEPS)).skipped.get(code, "")
@@ -241,7 +208,7 @@ def test_in_a_network_that_trains_it_is_a_note_or_nothing(tmp_path, code):
 
 def test_parameters_that_no_optimizer_holds_are_named(tmp_path):
     held = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL[:3]}]}]
-    verdict = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, optimizers=held)).verdict
+    verdict = diagnose(build(tmp_path / "run", **logged(), optimizers=held)).verdict
     assert (verdict.code, verdict.severity) == ("parameters-not-in-optimizer", "error")
     assert verdict.parameters == tuple(ALL[3:6])
     assert "torch.optim.SGD(model.parameters(), lr=0.1)" in verdict.remedy
@@ -268,23 +235,20 @@ def test_frozen_parameters_are_no_problem_in_a_network_that_trains(tmp_path):
     ],
 )
 def test_one_target_for_all_nodes_is_due_to_broadcasting_if_it_leaves_a_loss_or_moves(tmp_path, given, is_broadcast):
-    output = {"min": 0.0, "common_target": common_target(**given)}
-    run = build(tmp_path / "run", logged={"loss": FLAT}, signals={"output": output})
+    run = build(tmp_path / "run", **logged(), signals=one_target(**given))
     assert (diagnose(run).verdict.code == "loss-broadcast") == is_broadcast
 
 
 def test_optimizers_that_take_turns_may_have_one_target_for_all_nodes(tmp_path):
     """As in least-squares adversarial training, whose logged loss has other parts."""
     optimizers = [{"class": name, "groups": [{"lr": 0.1, "parameters": ALL}]} for name in ("SGD", "Adam")]
-    signals = {"output": {"min": 0.0, "common_target": common_target()}}
-    diagnosis = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, signals=signals, optimizers=optimizers))
+    diagnosis = diagnose(build(tmp_path / "run", **logged(), signals=one_target(), optimizers=optimizers))
     assert "several optimizers" in diagnosis.skipped["loss-broadcast"]
 
 
 def test_the_best_that_a_broadcast_loss_allows_is_the_variance_of_the_targets(tmp_path):
     """So that the way from a distant start to the mean of the targets is no training."""
-    signals = {"output": {"min": 0.0, "common_target": common_target(loss=98.0)}}
-    run = build(tmp_path / "run", logged={"loss": [100.0, *FLAT[1:]]}, signals=signals)
+    run = build(tmp_path / "run", **logged([100.0, *FLAT[1:]]), signals=one_target(loss=98.0))
     assert Facts(run).chance_loss == pytest.approx(2.0)
     assert (diagnose(run).state, diagnose(run).verdict.severity) == ("failing", "error")
 
@@ -303,7 +267,7 @@ def test_missing_edges_weigh_by_how_well_the_network_trains(tmp_path, losses, co
 
 def test_gradients_that_are_all_zero_are_no_signal(tmp_path):
     weights = {"norm": still([1.0, 1.0]), "gradient_norm": still([0.0, 0.0])}
-    verdict = diagnose(build(tmp_path / "run", weights=weights, logged={"loss": FLAT})).verdict
+    verdict = diagnose(build(tmp_path / "run", weights=weights, **logged())).verdict
     assert verdict.code == "no-training-signal"
 
 
@@ -388,7 +352,7 @@ def test_a_jump_after_which_the_loss_only_partly_falls_is_told_if_a_step_replace
 def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):
     ratios = still([1e-7, 1e-7, 1e-7, 1e-5])
     weights = {"norm": still([4.0] * 4), "update_ratio": ratios}
-    codes = {finding.code for finding in diagnose(build(tmp_path / "run", weights=weights, logged={"loss": FLAT}))}
+    codes = {finding.code for finding in diagnose(build(tmp_path / "run", weights=weights, **logged()))}
     assert "lr-too-small" not in codes
 
 
@@ -412,7 +376,7 @@ def test_a_loss_that_does_not_fall_is_said_to_after_twenty_steps(tmp_path, losse
 def test_without_overshoot_it_is_said_what_the_rate_was_judged_by(tmp_path):
     """As of mini-batches, and of runs in which every tenth step is recorded."""
     weights = {"norm": still([4.0] * 4), "update_ratio": still([1e-2] * 4)}
-    sparse = diagnose(build(tmp_path / "sparse", weights=weights, logged={"loss": FLAT}))
+    sparse = diagnose(build(tmp_path / "sparse", weights=weights, **logged()))
     for code, says in (("lr-too-large", "only jumps"), ("lr-too-small", "only tiny steps")):
         assert sparse.skipped[code].startswith("overshoot was not recorded, which needs recorded steps in a row")
         assert says in sparse.skipped[code]
@@ -433,7 +397,6 @@ def test_the_share_of_the_weights_that_a_step_moves_is_that_of_all_together(tmp_
         moved = sum((ratio[step, k] * norm[step, k]) ** 2 for k in range(3)) ** 0.5
         size = sum(norm[step, k] ** 2 for k in range(3)) ** 0.5
         assert facts.step_ratios[step] == pytest.approx(moved / size)
-    assert facts.path_length == pytest.approx(sum(facts.step_ratios))
 
 
 def test_the_imbalance_is_c_over_the_mean_squared_norm_of_a_neuron(tmp_path):
@@ -490,9 +453,7 @@ def test_an_auc_that_rose_far_shows_that_a_network_trains(tmp_path, first, last,
 
 
 def test_that_a_single_layer_does_not_show_oversmoothing_is_said(tmp_path):
-    run = build(
-        tmp_path / "run", layers={"relative_mu": still([0.1]), "effective_rank": still([1.5])}, logged={"loss": FLAT}
-    )
+    run = build(tmp_path / "run", layers={"relative_mu": still([0.1]), "effective_rank": still([1.5])}, **logged())
     assert "no hidden layer" in CHECKS["depth-oversmoothing"](Facts(run))
 
 
@@ -552,7 +513,7 @@ def test_neurons_of_a_layer_that_are_large_one_way_and_the_other_are_out_of_bala
         layers={"attention_peak": still([peaks] * 3)},
         weights={"norm": gains(1, 1, 1, width=4)},
         neurons={"c": still([0.1, -0.1] * 2 + c), "delta": still([0] * 8)},
-        logged={"loss": FLAT},
+        **logged(),
         width=4,
     )
     verdict = diagnose(run).verdict
@@ -585,28 +546,21 @@ def test_weights_of_rank_one_are_named_before_what_comes_of_them(tmp_path, loss,
     assert (verdict.code, verdict.severity, verdict.layers) == ("rank-collapse", severity, ("convs.1",))
 
 
+def shrinking(folder, layers=10, **given):
+    """Attention layers of usual weights whose outputs shrink by 10 in each."""
+    norms = {"output_norm": still(10.0 ** -np.arange(layers))}
+    return build(folder / "run", layers=norms, weights={"norm": still([1.0] * layers)}, **logged(), **given)
+
+
 @pytest.mark.parametrize(("optimizer", "expected"), [({"momentum": 0}, True), ({"betas": [0.9, 0.999]}, False)])
 def test_adam_keeps_no_attention_network_out_of_balance(tmp_path, optimizer, expected):
-    held = [f"convs.{number}.{name}" for number in range(10) for name in ("lin_l.weight", "att", "bias")]
-    run = build(
-        tmp_path / "run",
-        layers={"output_norm": still(10.0 ** -np.arange(10))},
-        weights={"norm": still([1.0] * 10)},
-        logged={"loss": FLAT},
-        optimizers=[{"class": "Any", "groups": [{"lr": 0.1, "parameters": held, **optimizer}]}],
-    )
+    run = shrinking(tmp_path, optimizers=[{"class": "Any", "groups": [{"lr": 0.1, "parameters": ALL, **optimizer}]}])
     assert any(finding.code == "init-unbalanced" for finding in diagnose(run)) == expected
 
 
 @pytest.mark.parametrize(("c", "expected"), [(0.5, True), (1e-7, False)])
 def test_a_network_in_balance_is_not_called_out_of_balance_however_little_it_moves(tmp_path, c, expected):
-    run = build(
-        tmp_path / "run",
-        layers={"output_norm": still(10.0 ** -np.arange(10))},
-        weights={"norm": still([1.0] * 10)},
-        neurons={"c": still([c, -c] * 9), "delta": still([0] * 18)},
-        logged={"loss": FLAT},
-    )
+    run = shrinking(tmp_path, neurons={"c": still([c, -c] * 9), "delta": still([0] * 18)})
     found = [finding for finding in diagnose(run) if finding.code == "init-unbalanced"]
     assert bool(found) == expected
     assert not found or [each.value for each in found[0].evidence] == [pytest.approx(1e-9), pytest.approx(2 * c)]
@@ -615,8 +569,6 @@ def test_a_network_in_balance_is_not_called_out_of_balance_however_little_it_mov
 def test_decay_stands_below_gradients_that_vanished_before_it_did_anything(tmp_path):
     decayed = CASES["weight-decay-too-strong"][0](2)
     decayed["weights"] = {name: np.tile(column, 5) for name, column in decayed["weights"].items()}
-    held = [f"convs.{number}.{name}" for number in range(5) for name in ("lin_l.weight", "att", "bias")]
-    decayed["optimizers"][0]["groups"][0]["parameters"] = held
     run = build(tmp_path / "run", layers={"output_gradient_norm": still([1e-4, 1e-3, 0.01, 0.1, 1])}, **decayed)
     verdict = diagnose(run).verdict
     assert verdict.code == "depth-vanishing-gradient"
@@ -688,17 +640,6 @@ def test_outputs_that_begin_at_zero_are_no_traceback(tmp_path):
     assert "depth-oversmoothing" in {finding.code for finding in diagnose(run)}
 
 
-@pytest.mark.parametrize(
-    ("kept", "said"),
-    [(1.0, "while hidden outputs keep their size"), (0.1, "while hidden outputs shrink to 10 % of their size")],
-)
-def test_what_became_of_the_outputs_is_said_as_it_was_measured(tmp_path, kept, said):
-    norms = [*np.geomspace(1, kept, 5).tolist(), 1.0]
-    run = build(tmp_path / "run", **depth("relative_mu", [0.8, 0.5, 0.3, 0.1, 1e-5, 1e-5], output_norm=norms))
-    (found,) = (finding for finding in diagnose(run) if finding.code == "depth-oversmoothing")
-    assert said in found.text
-
-
 def test_growth_that_is_flagged_by_the_first_loss_shows_it(tmp_path):
     loss = np.where(np.arange(STEPS) < 1, 2 * limit("jump"), 1.0) * math.log(3)
     of = depth("output_norm", [1, 2, 4, 8, 16, 20, 1]) | {"logged": {"loss": loss}}
@@ -721,14 +662,7 @@ def test_checkpoints_whose_loss_has_fallen_have_trained(tmp_path):
 
 @pytest.mark.parametrize(("layers", "pasted"), [(10, None), (20, "Adam(model.parameters(), lr=0.002)")])
 def test_deep_attention_stacks_are_to_be_trained_by_adam(tmp_path, layers, pasted):
-    held = [f"convs.{number}.{name}" for number in range(layers) for name in ("lin_l.weight", "att", "bias")]
-    run = build(
-        tmp_path / "run",
-        layers={"output_norm": still(10.0 ** -np.arange(layers))},
-        weights={"norm": still([1.0] * layers)},
-        logged={"loss": FLAT},
-        optimizers=[{"class": "SGD", "groups": [{"lr": 0.1, "parameters": held}]}],
-    )
+    run = shrinking(tmp_path, layers, optimizers=sgd())
     remedy = diagnose(run).verdict.remedy
     assert (f"optimizer = torch.optim.{pasted}" in remedy) if pasted else ("optimizer" not in remedy)
 
@@ -737,7 +671,7 @@ def test_deep_attention_stacks_are_to_be_trained_by_adam(tmp_path, layers, paste
 def test_adam_is_proposed_for_attention_layers_where_another_optimizer_is_known(tmp_path, attends, known):
     groups = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": ALL}]}] if known else []
     weights = {"norm": gains(*[30, 1 / 30] * 10)}
-    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT}, width=8, optimizers=groups)
+    run = build(tmp_path / "run", weights=weights, **logged(), width=8, optimizers=groups)
 
     def without_attention(meta):
         for layer in meta["structure"]["layers"]:
@@ -790,7 +724,7 @@ def test_an_operation_without_gradient_kills_no_units(tmp_path, first, last, cod
         tmp_path / "run",
         layers={"gradient_dead_fraction": shares},
         weights=weights,
-        logged={"loss": FLAT},
+        **logged(),
         signals={"zero_inputs": {"convs.1": {"first": 0.2, "since": None, "last": 0.2}}},
     )
     verdict = diagnose(run).verdict
@@ -804,7 +738,7 @@ DROPPED = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 30, "last": 1.0}}}
 @pytest.mark.parametrize(("rate", "code"), [(0.99, "dropout-too-large"), (0.5, "dead-units")])
 def test_zeros_that_dropout_makes_are_not_dead_units(tmp_path, rate, code):
     signals = {**DROPPED, "evaluation_from": None, "dropout": {"convs.0.dropout": rate, "drop.p": 0.1}}
-    verdict = diagnose(build(tmp_path / "run", logged={"loss": FLAT}, signals=signals)).verdict
+    verdict = diagnose(build(tmp_path / "run", **logged(), signals=signals)).verdict
     assert verdict.code == code
     if code == "dropout-too-large":
         assert verdict.remedy == "model.get_submodule('convs.0').dropout = 0.5"

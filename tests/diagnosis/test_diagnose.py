@@ -1,6 +1,5 @@
 import math
 import sys
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -35,20 +34,9 @@ def runs(tmp_path_factory):
 def test_a_stuck_network_is_told_from_one_that_trains(runs):
     stuck, fine = map(diagnose, runs)
     assert (stuck.verdict.code, stuck.verdict.severity) == ("init-unbalanced", "error")
-    assert (fine.verdict.code, fine.findings) == ("healthy", ())
-
-
-def test_symptoms_stand_below_the_cause_that_explains_them(runs):
-    (finding,) = diagnose(runs[0])
+    (finding,) = stuck
     assert {symptom.code for symptom in finding.symptoms} >= {"loss-not-falling", "unchanged-weights"}
-
-
-def test_a_finding_has_all_that_a_reader_needs(runs):
-    verdict = diagnose(runs[0]).verdict
-    assert verdict.evidence
-    assert all((verdict.text, verdict.threshold, verdict.remedy, verdict.falsified_by, verdict.layers))
-    assert verdict.figure in {figure.name for figure in gatdiag.figures.FIGURES}
-    assert {"code", "severity", "evidence", "symptoms", "remedy", "falsified_by"} <= {*asdict(verdict)}
+    assert (fine.verdict.code, fine.findings) == ("healthy", ())
 
 
 def test_a_folder_will_do(runs):
@@ -66,30 +54,28 @@ def test_what_was_not_recorded_is_skipped_with_the_reason(tmp_path):
     assert all(diagnosis.skipped.values())
 
 
-@pytest.mark.parametrize(("accuracy", "state"), [(0.95, "partly"), (0.25, "failing")])
-def test_a_network_that_predicts_well_trains_though_its_loss_lags_behind(tmp_path, accuracy, state):
-    logged = {"loss": np.linspace(1.4, 1.3, 60), "val_accuracy": np.full(60, accuracy)}
-    output = {"criterion": "cross-entropy", "labels": [5, 5, 5, 5]}
+@pytest.mark.parametrize(
+    ("accuracy", "last", "labels", "state"),
+    [
+        (0.95, 1.3, [5, 5, 5, 5], "partly"),
+        (0.25, 1.3, [5, 5, 5, 5], "failing"),
+        (0.98, 0.3, [98, 2], "failing"),  # that of the most frequent class
+    ],
+)
+def test_a_network_that_predicts_well_trains_though_its_loss_lags_behind(tmp_path, accuracy, last, labels, state):
+    logged = {"loss": np.linspace(last + 0.1, last, 60), "val_accuracy": np.full(60, accuracy)}
+    output = {"criterion": "cross-entropy", "labels": labels}
     assert diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).state == state
 
 
-def test_the_accuracy_of_the_most_frequent_class_is_no_sign_of_learning(tmp_path):
-    logged = {"loss": np.linspace(0.7, 0.3, 60), "val_accuracy": np.full(60, 0.98)}
-    output = {"criterion": "cross-entropy", "labels": [98, 2]}
-    assert diagnose(build(tmp_path / "run", logged=logged, signals={"output": output})).state == "failing"
-
-
-def test_a_run_without_a_row_is_no_traceback(tmp_path):
-    assert diagnose(build(tmp_path / "run")).findings == ()
-
-
 ODD = {
+    "empty": {},
     "live": {"logged": {"loss": [1.0, 0.9]}, "ending": None},
     **{
         str(value): {
             "layers": {
                 name: np.full((30, 4), value)
-                for name in ("output_norm", "relative_mu", "non_finite", "output_gradient_norm", "effective_rank")
+                for name in ("output_norm", "relative_mu", "output_gradient_norm", "effective_rank")
             },
             "weights": {name: np.full((30, 4), value) for name in ("norm", "gradient_norm", "update_ratio")},
             "neurons": {name: np.full((30, 6), value) for name in ("c", "delta", "predicted_c")},
@@ -232,52 +218,31 @@ def normalized():
         (lambda: GCN(8, 1, 3, 3), True),
     ],
 )
-def test_one_number_for_each_node_collapses_ranks_where_the_next_layer_reads_nothing_else(tmp_path, make, collapses):
+def test_one_number_for_each_node_collapses_ranks_where_the_next_layer_reads_nothing_else(make, collapses):
     generator = torch.Generator().manual_seed(0)
     x, edge_index = torch.rand(60, 8, generator=generator), torch.randint(0, 60, (2, 300), generator=generator)
     torch.manual_seed(0)
     model = make()
-    x = x[:, :1] if isinstance(model, GCN) and model.in_channels == 1 else x
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
-        for _ in range(25):
-            out = model(x, edge_index)
-            loss = F.cross_entropy(out, torch.arange(len(out)) % 3)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-    codes = [finding.code for finding in recorder.diagnosis().findings]
+    x = x[:, : getattr(model, "in_channels", 8)]
+    diagnosis = gatdiag.preflight(
+        model, x, edge_index, loss=lambda out: F.cross_entropy(out, torch.arange(len(out)) % 3)
+    )
+    codes = [finding.code for finding in diagnosis]
     assert ("rank-collapse" in codes) is collapses
     assert "depth-oversmoothing" not in codes
 
 
 def test_a_branch_that_the_loss_does_not_use_hides_no_cause(tmp_path):
     """As the last weights of node types without labels in every heterogeneous network."""
-
-    class Hetero(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.authors, self.papers = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 3)
-
-        def forward(self, x):
-            h = self.first(x).relu()
-            return {"authors": self.authors(h), "papers": self.papers(h)}
-
-    torch.manual_seed(0)
-    model, x = Hetero(), torch.randn(60, 8)
-    labels, optimizer = x[:, :3].argmax(1), torch.optim.Adam(model.parameters(), lr=1e-7)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
-        for _ in range(100):
-            loss = F.cross_entropy(model(x)["papers"], labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-    found = {finding.code: finding for finding in recorder.diagnosis().findings}
-    assert next(iter(found)) == "lr-too-small"
-    assert found["parameters-without-gradient"].severity == "warning"
-    assert found["parameters-without-gradient"].parameters == ("authors.weight", "authors.bias")
+    norms, grads = np.full((60, 3), 4.0), np.full((60, 3), 0.1)
+    grads[:, 2] = np.nan
+    weights = {"norm": norms, "gradient_norm": grads, "update_ratio": np.where(np.isnan(grads), 0.0, 1e-7)}
+    diagnosis = diagnose(build(tmp_path / "run", weights=weights, logged={"loss": np.full(60, 2.0)}))
+    assert [(one.code, one.severity) for one in diagnosis] == [
+        ("lr-too-small", "error"),
+        ("parameters-without-gradient", "warning"),
+    ]
+    assert diagnosis.findings[1].parameters == ("convs.2.lin_l.weight",)
 
 
 def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_path):

@@ -22,8 +22,6 @@ def test_every_equation_of_the_package_is_set(latex):
         ("w_0", "<msub><mi>w</mi><mn>0</mn></msub>"),
         ("x^2", "<msup><mi>x</mi><mn>2</mn></msup>"),
         ("W^l_{i,:}", "<msubsup><mi>W</mi><mrow><mi>i</mi><mo>,</mo><mo>:</mo></mrow><mi>l</mi></msubsup>"),
-        (r"\frac{a}{b}", "<mfrac><mrow><mi>a</mi></mrow><mrow><mi>b</mi></mrow></mfrac>"),
-        (r"\sqrt{8}", "<msqrt><mrow><mn>8</mn></mrow></msqrt>"),
         (r"\mathcal{L}", "<mi>\u2112</mi>"),
         (r"\mathrm{tr}", '<mi mathvariant="normal">tr</mi>'),
         ("10.5 < a", "<mn>10.5</mn><mo>&lt;</mo><mi>a</mi>"),
@@ -37,7 +35,7 @@ def test_structure(latex, markup):
     "latex",
     [
         r"\nosuchcommand{x}",
-        r"\frac{a",
+        "{a",
         "a$b",
         "x" * 5000,
         '<script>"',

@@ -4,8 +4,6 @@ import base64
 import hashlib
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,8 @@ import pytest
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.figures import figures_for
-from gatdiag.report import page as page_module
 from gatdiag.report import sections
-from gatdiag.report.page import check_target, render_page, unique_labels, write_report
+from gatdiag.report.page import check_target, open_runs, render_page, unique_labels, write_report
 from tests.report.builder import NO_LAYERS, Reader, build, contrast, rewrite_meta
 from tests.run import synthetic
 from tests.run.synthetic import synthetic_run
@@ -173,14 +170,6 @@ def test_the_verdict_is_there_where_no_check_found_anything(tmp_path, few_figure
     assert f"{len(diagnosis.skipped)} checks skipped" in page
 
 
-def test_several_runs_are_compared_first(stuck, tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "figures_for", lambda runs: [])
-    other = gatdiag.load(synthetic_run(tmp_path / "other", steps=20, layers=5, neurons=2))
-    page = render_page([stuck, other])
-    assert page.index('id="comparison"') < page.index('id="run-1"') < page.index('id="run-2"')
-    assert checked(page).words.count("Results by run") == 1
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -254,9 +243,9 @@ def test_the_page_is_written_where_it_was_asked_for(small, tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["page.html"]
 
 
-@pytest.mark.parametrize("given", [lambda r: r, lambda r: r.folder, lambda r: str(r.folder), lambda r: [r]])
-def test_runs_and_folders_are_taken_alone_and_together(small, tmp_path, given):
-    assert "ten layers" in write_report(given(small), tmp_path / "page.html").read_text()
+def test_runs_and_folders_are_taken_alone_and_together(small):
+    for given in (small, small.folder, str(small.folder), [small]):
+        assert [run.name for run in open_runs(given)] == ["ten layers"]
 
 
 def test_equal_runs_give_the_same_page_but_for_the_time(small):
@@ -304,39 +293,17 @@ def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, folder):
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_run_can_be_reported_while_it_is_recorded(tmp_path, few_figures):
-    run = build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, ending=None)
-    assert "This run did not finish" in write_report(run, tmp_path / "page.html").read_text()
-
-
-def test_letters_that_utf8_cannot_hold_do_not_stop_it(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(page_module, "render_page", lambda *_: "\ud800")
-    assert write_report(small, tmp_path / "page.html").read_bytes() == b"?"
-
-
-def test_torch_is_never_imported(small, tmp_path):
-    code = "import sys, gatdiag; gatdiag.write_report(sys.argv[1], sys.argv[2]); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code, small.folder, tmp_path / "page.html"], check=True)
-    assert (tmp_path / "page.html").stat().st_size < 5e6
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_pipe_keeps_its_place_and_so_does_a_folder(tmp_path, overwrite):
+def test_a_pipe_keeps_its_place_and_so_does_a_folder(tmp_path):
     with pytest.raises(InputError, match="got the folder"):
-        check_target(tmp_path, overwrite=overwrite)
+        check_target(tmp_path, overwrite=True)
     pipe = tmp_path / "pipe.html"
     os.mkfifo(pipe)
     with pytest.raises(InputError, match="not a regular file"):
-        check_target(pipe, overwrite=overwrite)
-    assert pipe.is_fifo()
+        check_target(pipe, overwrite=True)
 
 
 def names(runs):
     return [run.name for run in unique_labels(runs)]
-
-
-def test_names_that_differ_stay(tmp_path):
-    assert names([build(tmp_path / name, name=name) for name in "ab"]) == ["a", "b"]
 
 
 def test_equal_names_get_the_shortest_path_that_tells_them_apart(tmp_path):
@@ -351,8 +318,3 @@ def test_a_folder_comes_once_and_that_is_said(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.warns(UserWarning, match="shown once"):
         assert unique_labels([run, gatdiag.load(tmp_path / "x" / ".." / "run")]) == [run]
-
-
-def test_what_is_recorded_does_not_change(tmp_path):
-    runs = [build(tmp_path / str(place), name="n", logged={"loss": [1.0 + place]}) for place in range(2)]
-    assert [list(run.steps["loss"]) for run in unique_labels(runs)] == [[1.0], [2.0]]

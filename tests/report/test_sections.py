@@ -110,14 +110,6 @@ def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
     assert comparison_table(runs, "here").columns[:2] == ["run", "status"]
 
 
-def test_of_an_empty_run_nothing_is_claimed(tmp_path):
-    (section,) = run_sections([build(tmp_path / "run", notes=["no forward"], **NO_LAYERS)])
-    assert not any((section.story, section.diagnosis, section.overview, section.figures, section.tables))
-    assert section.warnings[0].startswith("Nothing was recorded: ")
-    assert section.warnings[1] == "Why: no forward."
-    assert section.warnings[2].startswith("What to do: ")
-
-
 def test_layers_that_are_not_known_are_not_counted(tmp_path):
     (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]}, **NO_LAYERS)])
     assert section.story[0].startswith("GATv2, trained by SGD")

@@ -68,12 +68,6 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
     assert "recorder.log(loss=...)" in story_text(tmp_path / "run", layers={"mu": [[1.0, 1.0]]})
 
 
-def test_a_run_without_a_step_says_so(tmp_path):
-    run = build(tmp_path / "run")
-    assert story(run) == ()
-    assert any("all tables are empty" in text for text in run_warnings(run))
-
-
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
     run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
     assert (
@@ -109,17 +103,18 @@ def test_every_group_of_an_optimizer_has_its_rate():
 
 @pytest.mark.parametrize(
     ("ending", "words"),
-    [(None, "did not finish"), ("failed", "RuntimeError: two lines"), ("interrupted", "KeyboardInterrupt")],
+    [
+        (None, "did not finish"),
+        ("failed", "RuntimeError: two lines"),
+        ("interrupted", "KeyboardInterrupt"),
+        ("finished", ""),
+    ],
 )
 def test_a_run_without_a_regular_end_says_so(tmp_path, ending, words):
     error = "RuntimeError: two\nlines" if ending == "failed" else None
-    run = build(tmp_path / "run", logged={"loss": [1.0]}, ending=ending, error=error)
-    (text,) = run_warnings(run)
-    assert words in text
-
-
-def test_a_finished_run_has_nothing_to_warn_of(tmp_path):
-    assert run_warnings(build(tmp_path / "run", logged={"loss": [1.0]})) == ()
+    texts = run_warnings(build(tmp_path / "run", logged={"loss": [1.0]}, ending=ending, error=error))
+    assert len(texts) == (ending != "finished")
+    assert words in "".join(texts)
 
 
 def test_notes_of_the_recorder_are_shown(tmp_path):

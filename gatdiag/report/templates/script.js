@@ -1,22 +1,5 @@
 "use strict";
 (() => {
-  const root = document.documentElement;
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const toggle = document.getElementById("theme");
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const name = () => { toggle.textContent = isDark() ? "Light theme" : "Dark theme"; };
-  const keep = (theme) => { try { localStorage.setItem("gatdiag-theme", theme); } catch { /* no storage for files */ } };
-  const kept = () => { try { return localStorage.getItem("gatdiag-theme"); } catch { return null; } };
-  if (["light", "dark"].includes(kept())) root.dataset.theme = kept();
-  toggle.hidden = false;
-  name();
-  system.addEventListener("change", name);
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    keep(root.dataset.theme);
-    name();
-  });
-
   for (const code of navigator.clipboard ? document.querySelectorAll("pre") : []) {
     const button = document.createElement("button");
     button.type = "button";

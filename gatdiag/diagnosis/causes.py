@@ -8,7 +8,6 @@ explains an independent finding, and a note explains no warning or error unless 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, Literal
 
 from gatdiag.diagnosis.finding import Action, Remedy, Severity
@@ -66,7 +65,7 @@ _TINY_BATCH: Final = Remedy(
 _ANOMALY: Final = "torch.autograd.set_detect_anomaly(True) reports no operation, or the inputs contain NaN."
 _SHALLOW: Final = "A network of two layers, or one with skip connections, does not train either."
 
-_ROWS: Final = {
+CAUSES: Final[Mapping[str, Cause]] = {
     "input-nonfinite": Cause(
         "NaN or infinity in the inputs", "NaN spreads from the inputs to everything", "training_curves",
         "torch.isfinite(data.x).all() is True for the inputs that the model is called with.", severity="error",
@@ -245,7 +244,6 @@ _ROWS: Final = {
         severity="note", needs_training=True, is_independent=True, is_remark=True,
     ),
 }  # fmt: skip
-CAUSES: Final[Mapping[str, Cause]] = MappingProxyType(_ROWS)
 
 _RANKS: Final = {code: rank for rank, code in enumerate(CAUSES)}
 

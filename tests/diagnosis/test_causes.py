@@ -732,12 +732,10 @@ def test_an_operation_without_gradient_kills_no_units(tmp_path, first, last, cod
     assert "dead-units" not in [symptom.code for symptom in verdict.symptoms] or code == "dead-units"
 
 
-DROPPED = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 30, "last": 1.0}}}
-
-
 @pytest.mark.parametrize(("rate", "code"), [(0.99, "dropout-too-large"), (0.5, "dead-units")])
 def test_zeros_that_dropout_makes_are_not_dead_units(tmp_path, rate, code):
-    signals = {**DROPPED, "evaluation_from": None, "dropout": {"convs.0.dropout": rate, "drop.p": 0.1}}
+    zeros = {"convs.1": {"first": 0.2, "since": 30, "last": 1.0}}
+    signals = {"zero_inputs": zeros, "evaluation_from": None, "dropout": {"convs.0.dropout": rate, "drop.p": 0.1}}
     verdict = diagnose(build(tmp_path / "run", **logged(), signals=signals)).verdict
     assert verdict.code == code
     if code == "dropout-too-large":
@@ -753,37 +751,28 @@ def test_a_large_dropout_rate_is_no_problem_where_the_network_trains_or_drops_no
 
 
 @pytest.mark.parametrize(
-    ("large", "overshoot", "peak", "steps", "code"),
+    ("since", "large", "overshoot", "peak", "steps", "code"),
     [
-        (5, 0.5, 2.0, STEPS, "lr-too-large"),
-        (5, 0.5, 100.0, 40, "lr-too-large"),
-        (40, 0.5, 2.0, STEPS, "dead-units"),
-        (None, 0.5, 2.0, STEPS, "dead-units"),
-        (None, 3.0, 2.0, STEPS, "lr-too-large"),
+        (30, 5, 0.5, 2.0, STEPS, "lr-too-large"),
+        (30, 5, 0.5, 100.0, 40, "lr-too-large"),
+        (30, 40, 0.5, 2.0, STEPS, "dead-units"),
+        (30, None, 0.5, 2.0, STEPS, "dead-units"),
+        (30, None, 3.0, 2.0, STEPS, "lr-too-large"),
+        (1, 0, 0.5, 2.0, STEPS, "lr-too-large"),
+        (1, None, 3.0, 2.0, STEPS, "lr-too-large"),
     ],
 )
-def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(tmp_path, large, overshoot, peak, steps, code):
-    ratios = still([0.1, 0.1], steps)
+def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(
+    tmp_path, since, large, overshoot, peak, steps, code
+):
+    at, ratios = np.arange(steps), still([0.1, 0.1], steps)
     if large is not None:
         ratios[large] = 0.8
     ones = still([1.0, 1.0], steps)
     weights = {"norm": gains(1, 1, width=2)[:steps], "gradient_norm": ones, "update_ratio": ratios}
-    at = np.arange(steps)
-    logged = {"loss": np.where(at == 6, peak, 2.0), "overshoot": np.where(at == 7, overshoot, 0.5)}
-    optimizers = [{"class": "SGD", "groups": [{"lr": 1.0, "parameters": ALL[:6]}]}]
-    run = build(tmp_path / "run", weights=weights, logged=logged, signals=DROPPED, optimizers=optimizers)
-    verdict = diagnose(run).verdict
+    after = np.where(at == min(since, 7), overshoot, 0.5)
+    signals = {"zero_inputs": {"convs.1": {"first": 0.2, "since": since, "last": 1.0}}}
+    given = logged(np.where(at == 6, peak, 2.0), overshoot=after) | {"signals": signals}
+    verdict = diagnose(build(tmp_path / "run", weights=weights, **given, optimizers=sgd())).verdict
     assert (verdict.code, verdict.severity) == (code, "error")
     assert ("dead-units" in [symptom.code for symptom in verdict.symptoms]) == (code == "lr-too-large")
-
-
-@pytest.mark.parametrize(
-    ("ratio", "overshoot", "code"), [(0.8, 0.5, "lr-too-large"), (0.1, 3.0, "lr-too-large"), (0.1, 0.5, "dead-units")]
-)
-def test_units_that_the_first_step_kills_are_the_learning_rate_s_fault(tmp_path, ratio, overshoot, code):
-    weights = {"norm": gains(1, 1, width=2), "gradient_norm": still([1.0] * 2), "update_ratio": still([0.1] * 2)}
-    weights["update_ratio"][0] = ratio
-    logged = {"loss": FLAT, "overshoot": np.where(np.arange(STEPS) == 1, overshoot, 0.5)}
-    signals = {"zero_inputs": {"convs.1": {"first": 0.2, "since": 1, "last": 1.0}}}
-    verdict = diagnose(build(tmp_path / "run", weights=weights, logged=logged, signals=signals)).verdict
-    assert (verdict.code, verdict.severity) == (code, "error")

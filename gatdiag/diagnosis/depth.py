@@ -138,7 +138,9 @@ def _is_narrow(facts: Facts, layer: str) -> bool:
 
 def is_smoothed(facts: Facts) -> bool:
     """Rows become alike or multiples of one vector with depth."""
-    return (_alike(facts) or _one_direction(facts, "depth-oversmoothing")) is not None
+    rank = _hidden(facts, "effective_rank")
+    has_fallen = len(rank) > 2 and rank[-1] < limit("rank-one") and rank[0] > 2
+    return _alike(facts) is not None or (has_fallen and _keeps_size(facts))
 
 
 def _keeps_size(facts: Facts) -> bool:

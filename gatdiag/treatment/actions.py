@@ -169,7 +169,9 @@ def _standardize_inputs(treated: TreatedModel, names: Sequence[str]) -> None:
         return (x - mean) / deviation
 
     # statistics of all nodes if the inputs are known, else of the first batch
-    _Inputs(treated, standardize, names)(treated.model, treated.inputs, {})
+    for name, x in zip(signature(treated.model.forward).parameters, treated.inputs, strict=False):
+        if name in names:
+            standardize(name, x)
     _change_inputs(treated, standardize, names)
     treated.changes.append(f"columns of {join_names(names)} standardized to mean 0 and variance 1")
 
@@ -186,33 +188,25 @@ def _replace_non_finite_inputs(treated: TreatedModel, names: Sequence[str]) -> N
     treated.changes.append(f"NaN in {join_names(names)} replaced by 0, infinity by a value beyond all finite ones")
 
 
-class _Inputs:
-    """A forward pre-hook that changes floating-point matrices among the arguments, by name."""
-
-    def __init__(self, treated: TreatedModel, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
-        self._change, self._names, self.used = change, names, False
-        self._arguments = [*signature(treated.model.forward).parameters]
-
-    def __call__(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the changed arguments."""
-        rest = (f"argument {place}" for place in range(len(self._arguments), len(args)))
-        named = zip([*self._arguments[: len(args)], *rest], args, strict=True)
-        return tuple(self._apply(*one) for one in named), {name: self._apply(name, x) for name, x in kwargs.items()}
-
-    def _apply(self, name: str, x: Any) -> Any:
-        if name not in self._names or not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
-            return x
-        self.used = True
-        return self._change(name, x)
-
-
 def _change_inputs(treated: TreatedModel, change: Callable[[str, Tensor], Tensor], names: Sequence[str]) -> None:
-    hook = _Inputs(treated, change, names)
+    """Change the floating-point matrices of these names among the arguments of each forward pass."""
+    parameters, is_used = [*signature(treated.model.forward).parameters], False
+
+    def change_one(name: str, x: Any) -> Any:
+        nonlocal is_used
+        if name not in names or not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+            return x
+        is_used = True
+        return change(name, x)
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        rest = (f"argument {place}" for place in range(len(parameters), len(args)))
+        return tuple(map(change_one, [*parameters, *rest], args)), {
+            name: change_one(name, kwargs[name]) for name in kwargs
+        }
 
     def refuse_unused(kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and not hook.used:
+        if kind is None and not is_used:
             raise ModelError(
                 f"{join_names(names)} of {type(treated.model).__name__}.forward was never a floating-point matrix, so "
                 "it could not be changed: change the data instead"

@@ -117,15 +117,10 @@ class Trial:
         return fmean(self.values) if self.values else math.nan
 
     @property
-    def spread(self) -> float:
-        """Standard deviation of the values over seeds; NaN for one seed, or if one is NaN."""
-        return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
-
-    @property
     def value_text(self) -> str:
-        """Mean and spread of the values as text; "" without values."""
-        spread = "" if math.isnan(self.spread) else f" ± {self.spread:.3g}"
-        return f"{self.mean:.3g}{spread}" if self.values else ""
+        """Mean of the values, and standard deviation over seeds."""
+        has_spread = len(self.values) > 1 and math.isfinite(self.mean)
+        return f"{self.mean:.3g} ± {stdev(self.values):.3g}" if has_spread else f"{self.mean:.3g}"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 import math
 import os
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -90,11 +88,10 @@ def treat(
         >>> treatment.verdict.code, treatment.helped
         ('lr-too-small', True)
     """
-    known, given, place = (
-        _check_seeds(seeds),
-        _check_remedy(remedy),
-        Path(folder).absolute(),
-    )  # train() may change directories
+    known, given = tuple(seeds), _check_remedy(remedy)
+    place = Path(folder).absolute()  # train() may change directories
+    if not known or len({*known}) < len(known) or not all(0 <= seed < 2**32 for seed in known):
+        raise InputError(f"seeds: expected distinct integers from 0 to 2**32 - 1, got {seeds!r}")
     if not callable(make_model) or isinstance(make_model, nn.Module) or not callable(train):
         raise InputError(
             f"Expected functions make_model() and train(model, recorder), got {make_model!r:.60} and {train!r:.60}"
@@ -119,32 +116,20 @@ def treat(
 
 def _remove_other_runs(place: Path, kept: set[Path]) -> None:
     """Delete the runs of seeds and trials that only an earlier treatment had."""
-    for trial in (place / "before", *place.glob("after-*")):
-        for file in trial.glob(f"seed-*/{META}"):
-            if file.parent.resolve() not in kept:
-                with suppress(InputError):  # no run, or being recorded
-                    remove_run(file.parent)
-        if trial.is_dir() and not any(trial.iterdir()):
-            trial.rmdir()
-
-
-def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    known = tuple(seeds) if isinstance(seeds, Iterable) else ()
-    fits = all(type(seed) is int and 0 <= seed < 2**32 for seed in known)
-    if not known or not fits or len({*known}) < len(known):
-        raise InputError(f"seeds: expected distinct integers from 0 to 2**32 - 1, got {seeds!r}")
-    return known
+    for file in place.glob(f"*/seed-*/{META}"):
+        if file.parent.resolve() not in kept:
+            remove_run(file.parent)
 
 
 def _check_remedy(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:
     if remedy is None or isinstance(remedy, str):
         return remedy
-    given = (remedy,) if isinstance(remedy, Action) else remedy
-    actions = tuple(given) if isinstance(given, Iterable) else ()
-    if not actions or not all(isinstance(action, Action) for action in actions):
-        raise InputError(f"remedy: expected the code of a finding or gatdiag.treatment.Action, got {remedy!r}")
-    if unknown := [action.name for action in actions if action.name not in ACTIONS]:
-        raise InputError(f"remedy: expected actions of {join_names(ACTIONS)}, got {unknown[0]!r}")
+    actions = (remedy,) if isinstance(remedy, Action) else tuple(remedy)
+    if unknown := [action for action in actions if not isinstance(action, Action) or action.name not in ACTIONS]:
+        raise InputError(
+            f"remedy: expected the code of a finding, or gatdiag.treatment.Action of {join_names(ACTIONS)}, got "
+            f"{unknown[0]!r}"
+        )
     return actions
 
 
@@ -163,8 +148,8 @@ class _Session:
     folder: Path
     overwrite: bool
     report: Callable[[str], None]
-    signature: dict[str, Any] | None = None
-    last_model: weakref.ref[nn.Module] | None = None
+    last_model: nn.Module | None = None
+    shapes: dict[str, Any] | None = None
     metric: Metric | None = None
     done: Treatment | None = None
     current: Trial | None = None
@@ -273,22 +258,17 @@ class _Session:
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")
         check_initialized(model)
-        if self.last_model is not None and self.last_model() is model:
+        if model is self.last_model:
             raise InputError(
                 "make_model() returned the same model again, which is already trained: create a new one at each call"
             )
-        self.last_model = weakref.ref(model)
-        signature = {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
-        if self.signature is None:
-            self.signature = signature
-        elif signature != self.signature:
-            other = next(
-                name for name in {**signature, **self.signature} if signature.get(name) != self.signature.get(name)
-            )
+        shapes = {name: (parameter.shape, parameter.dtype) for name, parameter in model.named_parameters()}
+        if shapes != (self.shapes or shapes):
             raise InputError(
-                f"make_model() returned another model than before: {other} differs. Expected the same parameters with "
-                "the same shapes and dtypes at each call"
+                "make_model() returned another model than before: expected parameters with the same names, shapes and "
+                "dtypes at each call"
             )
+        self.last_model, self.shapes = model, shapes
 
     # --- comparison ---------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class OddError(Exception):
 
 @pytest.mark.parametrize(
     ("training", "error"),
-    [(0, OddError("lost <b>")), (1, KeyboardInterrupt()), (2, OddError("lost <b>")), (2, KeyboardInterrupt())],
+    [(0, OddError("lost <b>")), (1, KeyboardInterrupt()), (2, OddError("lost <b>"))],
 )
 def test_what_ends_a_treatment_comes_through_and_what_was_recorded_is_shown(tmp_path, error, training):
     trained, hooks = [], (dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks))

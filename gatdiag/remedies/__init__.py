@@ -18,7 +18,7 @@
 """
 
 from gatdiag.remedies.applied import Applied, Change
-from gatdiag.remedies.initialize import Initialized, initialize_
+from gatdiag.remedies.initialize import initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
 from gatdiag.remedies.leaky import leaky_relu_
 from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
@@ -32,7 +32,6 @@ __all__ = [
     "SCHEMES",
     "Applied",
     "Change",
-    "Initialized",
     "Rebalance",
     "Rebalanced",
     "Scheme",

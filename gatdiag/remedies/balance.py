@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
@@ -23,7 +22,6 @@ from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, mod
 # The terms of a neuron's law: incoming weights have positive exponents, outgoing weights negative ones.
 Neuron: TypeAlias = tuple[Term, ...]
 
-_HINT: Final = "Give the inputs of a forward pass too, so that the model's own laws are used."
 _TOLERANCE: Final = 1e-6  # of c relative to its terms; float32 rounding leaves about 1e-7
 _MAX_PASSES: Final = 12
 _GAIN_TOLERANCE: Final = 1e-3  # of the logarithm of the gain
@@ -35,9 +33,8 @@ _GAIN_TOLERANCE: Final = 1e-3  # of the logarithm of the gain
 def find_stack_neurons(model: nn.Module, structure: Structure) -> tuple[Neuron, ...]:
     """All neurons between consecutive layers in module order, with their incoming and outgoing weights.
 
-    The incoming weights of neuron i are row i of each matrix of its layer; the outgoing weights are column i of each
-    matrix of the next layer and the neuron's own attention vectors. Concatenated heads are separate neurons; with
-    averaged heads, neuron i has row i of each head. Biases, which start at zero, are omitted.
+    Concatenated heads are separate neurons; with averaged heads, neuron i has row i of each head. Biases, which start
+    at zero, are omitted.
 
     Raises:
         ModelError: A layer is not one of `STACKED`, or the widths of consecutive layers do not match.
@@ -76,25 +73,23 @@ def stack_squared_norm(model: nn.Module, structure: Structure, *, in_reverse: bo
 
 
 def _stack_layers(model: nn.Module, structure: Structure) -> list[StackLayer]:
-    layers = [_stack_layer(model, layer) for layer in structure if layer.parameters]
     try:
+        layers = [_stack_layer(model, layer) for layer in structure if layer.parameters]
         for layer, successor in pairwise(layers):
             check_widths(layer, successor)
     except NotPlainError as error:
-        raise ModelError(f"Expected a stack in module order, but {error}. {_HINT}") from error
+        raise ModelError(
+            f"Expected a stack of {', '.join(STACKED)} layers in module order, but {error}. Give the inputs of a "
+            "forward pass too, so that the model's own laws are used."
+        ) from error
     return layers
 
 
 def _stack_layer(model: nn.Module, layer: Layer) -> StackLayer:
-    try:
-        found = stack_layer(layer)
-    except NotPlainError:
-        found = None
-    if found is None or layer.kind not in STACKED or len({info.shape for info in found.matrices}) != 1:
-        raise ModelError(
-            f"Expected a stack of {', '.join(STACKED)} layers without edge features or separate target weights, but "
-            f"{layer.name} is a {layer.kind} with {', '.join(info.name for info in layer.parameters)}. {_HINT}"
-        )
+    found = stack_layer(layer)
+    if layer.kind not in STACKED or len({info.shape for info in found.matrices}) != 1:
+        names = ", ".join(info.name for info in layer.parameters)
+        raise NotPlainError(f"{layer.name} is a {layer.kind} with {names}")
     conv = model.get_submodule(module_path(layer))
     averaged = not getattr(conv, "concat", True)
     return replace(found, biases=(), heads=int(getattr(conv, "heads", 1)) if averaged else 1)
@@ -204,10 +199,9 @@ def signal_preserving_factor(
     """The factor of the `scaled` matrices with which a model keeps the norm of a signal.
 
     The target is that of `stack_squared_norm`: the squared norm of the outputs is the mean square of the first layer's
-    inputs times its width. It is measured by forward passes on a copy, in evaluation mode. The norm of the
-    outputs is a power of the factor, at least approximately (scores and gates may depend on it), so the secant method
-    on logarithms finds it in a few passes. The factor is 1 if none can be found: the norm does not depend on it, as
-    after a normalization, or is zero or not finite.
+    inputs times its width. It is measured by forward passes on a copy, in evaluation mode. The norm of the outputs is
+    about a power of the factor, so the secant method on logarithms finds it in a few passes. The factor is 1 if none
+    can be found: the norm does not depend on it, as after a normalization, or is zero or not finite.
     """
     structure = discover(model, *args, **kwargs)
     roles = {info.role for info in structure.parameters}
@@ -216,7 +210,7 @@ def signal_preserving_factor(
         return 1.0
     replica = replicate(model, args, kwargs)
     replica.model.eval()
-    module = dict(replica.model.named_modules())[first.name]  # scripted models have no get_submodule
+    module = replica.model.get_submodule(first.name)
 
     def log_gain(factor: float) -> float:
         for name, tensor in weights.items():
@@ -253,21 +247,17 @@ def _measure_gain(replica: Replica, first: nn.Module) -> float:
     """Norm of the outputs relative to the norm expected after the first layer."""
     expected: list[float] = []
 
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if module is first and not expected:
-            width = next(floating_tensors(output)).shape[-1]
-            source = next(floating_tensors((args, kwargs)), None)  # an embedding has no floating inputs
-            norm = _rms_norm(output) if source is None else _rms_norm(source) * (width / source.shape[-1]) ** 0.5
-            expected.append(norm)
+    def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        width = next(floating_tensors(output)).shape[-1]
+        source = next(floating_tensors((args, kwargs)), None)  # an embedding has no floating inputs
+        norm = _rms_norm(output) if source is None else _rms_norm(source) * (width / source.shape[-1]) ** 0.5
+        expected.append(norm)
 
-    # a global hook, as scripted modules take none of their own
-    handle = module_hooks.register_module_forward_hook(hook, with_kwargs=True)
+    handle = first.register_forward_hook(hook, with_kwargs=True)
     try:
         outputs = replica.run_no_grad()
     finally:
         handle.remove()
-        # remove() leaves this entry behind, and torch takes it for a global hook
-        module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)
     return _rms_norm(outputs) / expected[0] if expected and expected[0] else math.nan
 
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Law, Laws, find_laws
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies.applied import Applied, check_not_meta
+from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.balance import (
     Neuron,
     balance_,
@@ -35,27 +35,11 @@ from gatdiag.remedies.schemes import (
 )
 from gatdiag.remedies.weight_norm import is_reparametrized
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, STACKED
-from gatdiag.structure import ParameterInfo, Structure, discover, replicate, unwrap
-from gatdiag.structure.isolation import preserve_random_state
+from gatdiag.structure import ParameterInfo, Structure, discover, replicate
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
-_TARGETS: Final[Mapping[str, str]] = {"GATv2Conv": "lin_r"}  # target weights, which only affect scores
-_OPTIONS: Final = ("balanced", "attention", "beta", "order", "zero_branches", "generator")
 _DRAWN: Final = (FEATURE, EDGE, ATTENTION)
-
-
-class Initialized(Applied):
-    """The drawn weights. `undo` restores the previous ones bit for bit.
-
-    Attributes:
-        skipped: For balanced schemes with inputs: laws that could not be balanced, and operations and parameters
-            without laws, with reasons.
-    """
-
-    def __init__(self, skipped: tuple[Exclusion, ...]) -> None:
-        super().__init__("initialize")
-        self.skipped = skipped
 
 
 def initialize_(
@@ -69,7 +53,7 @@ def initialize_(
     zero_branches: bool = False,
     generator: Generator | None = None,
     **kwargs: Any,
-) -> Initialized:
+) -> Applied:
     """Draw new weights for a model, in place.
 
     Schemes for weight matrices:
@@ -90,28 +74,24 @@ def initialize_(
 
     Gradient descent nearly conserves c. If c is far from zero, the larger weights of a neuron can hardly change.
 
-    Without inputs, the model must be a stack of GAT, GATv2, GCN and linear layers in module order, as in the paper.
-    Heads may be concatenated (row k C + i of head k feeds column k C + i) or averaged (the rows of all heads feed one
-    column). With the inputs of a forward pass, the laws that `gatdiag.find_laws` finds are used instead, for any
-    layers. Balancing:
+    Without inputs, the model must be a stack of GAT, GATv2, GCN and linear layers in module order, as in the paper,
+    with heads concatenated or averaged. With the inputs of a forward pass, the laws that `gatdiag.find_laws` finds are
+    used instead, for any layers. Balancing:
 
-    - Stacks, and models whose neurons can be scaled one after the other, by the paper's procedure: each row of the
-      first matrix is scaled to a squared norm of beta; then, layer by layer, each column with its attention vector to
-      the norm of the row that feeds it (`gatdiag.remedies.balance.balance_`).
-    - Other models, such as those with a residual stream: the drawn weights are rescaled along the laws, with one factor
-      per neuron and per channel of a stream, to the point of least norm, where every c is zero
-      (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the first matrix are scaled to it and
-      then fixed. Queries and keys are balanced in the same way.
+    - Stacks, and models whose neurons can be scaled one after the other, by the paper's procedure
+      (`gatdiag.remedies.balance.balance_`): each row of the first matrix is scaled to a squared norm of beta; then,
+      layer by layer, each column with its attention vector to the norm of the row that feeds it.
+    - Other models, such as those with a residual stream: the drawn weights are rescaled along the laws to the point of
+      least norm, where every c is zero (`gatdiag.remedies.least_norm.least_norm`). If beta is given, the rows of the
+      first matrix are scaled to it and then fixed.
 
     A common factor of all weights keeps c at zero, but changes the norm of a signal. Unless beta is given, the factor
-    is chosen so that a signal keeps its norm: from the widths and heads of a stack
-    (`gatdiag.remedies.balance.stack_squared_norm`), or with inputs by forward passes on a copy
-    (`gatdiag.remedies.balance.signal_preserving_factor`). For a stack of equal widths, beta is 2, as in the paper.
+    is chosen so that a signal keeps its norm: from the widths and heads of a stack, or with inputs by forward passes on
+    a copy. For a stack of equal widths, beta is 2, as in the paper.
 
     Biases become zero. Averaged heads get different matrices, as equal heads would stay equal; their mean is
     looks-linear. Other parameters, such as scales and shifts of normalizations, keep their values. They count in c,
-    except gates and temperatures that would set the size of the weights: their laws are skipped. Dtypes, devices and
-    ``requires_grad`` do not change.
+    except gates and temperatures that would set the size of the weights: their laws are skipped.
 
     Args:
         model: Any module for Xavier and Kaiming without balancing; otherwise a stack, or a model with laws.
@@ -132,7 +112,7 @@ def initialize_(
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
-        The changed weights, which can be undone. Nothing was changed if an error is raised.
+        The changed weights, and with inputs what could not be balanced. Nothing was changed if an error is raised.
 
     Raises:
         InputError: The scheme is unknown, an option is invalid, or the model is not a module.
@@ -157,78 +137,48 @@ def initialize_(
         0.lin_l.weight: orthogonal, balanced
         >>> applied.undo()
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module as the first argument, got {type(model).__name__}.")
-    if not isinstance(scheme, str) or not isinstance(generator, Generator | None):
-        raise InputError(
-            "Expected the name of a scheme as the second argument, and generator to be a torch.Generator, got "
-            f"{type(scheme).__name__} and {type(generator).__name__}."
-        )
-    options = parse_options(scheme, balanced, attention, beta, order, zero_branches)
-    user = unwrap(model)
-    _check_input_names(user, kwargs)
-    structure, inputs = discover(user), (args, kwargs)
-    check_not_meta(user.named_parameters())
-    laws, neurons = _find_neurons(user, structure, options, inputs)
-    drawn, changes = _draw_weights(user, structure, options, neurons, generator)
-    branches = []
-    if options.zero_branches and laws is not None:
-        branches = _find_branch_ends(discover(user, *args, **kwargs), laws)
-    for name in branches:
-        drawn[name].zero_()
-        changes[name] = "zero, the last of a branch"
-    weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
+    options = parse_options(scheme, balanced, attention, beta, order)
+    user, inputs = unwrap_model(model), (args, kwargs)
+    if zero_branches and not any(inputs):
+        raise InputError("zero_branches requires the inputs of a forward pass, to find the branches.")
+    _check_names(user, kwargs)
+    structure = discover(user)
+    laws: Laws | None = None
+    neurons: tuple[Neuron, ...] = ()
+    branches: list[str] = []
     skipped: tuple[Exclusion, ...] = ()
+    if options.balanced or zero_branches or options.scheme in STRUCTURED:
+        laws = _find_laws(user, structure, *inputs) if any(inputs) else None
+        neurons = find_stack_neurons(user, structure) if laws is None else _neurons_of_laws(laws)
+    drawn, changes = _draw_weights(user, structure, options, neurons, generator)
+    if zero_branches and laws is not None:
+        branches = _find_branch_ends(discover(user, *args, **kwargs), laws)
+        changes |= dict.fromkeys(branches, "zero, the last of a branch")
+    weights = {name: tensor.to(torch.float64) for name, tensor in drawn.items()}
+    weights |= {name: torch.zeros_like(weights[name]) for name in branches}
     if options.balanced and laws is not None:
         skipped = _balance_by_laws_(user, structure, weights, options, laws, neurons, inputs)
     elif options.balanced:
         _balance_stack_(user, structure, weights, options, neurons)
-    _check_branch_gradients(user, weights, branches, inputs)
-    applied = Initialized(skipped)
+    if branches:
+        _check_branch_gradients(user, weights, branches, inputs)
+    applied = Applied("initialize", skipped)
     parameters = dict(user.named_parameters())
-    new = {name: weights[name].to(drawn[name].dtype).to(parameters[name].dtype) for name in changes}
-    _check_range(new, weights)
     with applied.undo_on_error():
         for name, what in changes.items():
             applied.save_tensors(name, what, parameters[name])
-            parameters[name].detach().copy_(new[name])
+            parameters[name].detach().copy_(weights[name].to(drawn[name].dtype))
         return applied
 
 
-def _check_input_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
+def _check_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
     """Raise InputError for names that are not inputs, such as misspelled options."""
-    if not kwargs:  # some forward methods have no signature
-        return
     try:
         inspect.signature(model.forward).bind_partial(**kwargs)
     except TypeError as error:
         raise InputError(
-            f"Expected the options {', '.join(_OPTIONS)} or inputs of {type(model).__name__}.forward, got "
-            f"{', '.join(kwargs)}: {error}."
+            f"Expected options of initialize_ or inputs of {type(model).__name__}.forward: {error}."
         ) from error
-
-
-def _check_range(new: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    for name, tensor in new.items():
-        if not bool(tensor.isfinite().all()) or (bool(weights[name].any()) and not bool(tensor.any())):
-            raise ModelError(
-                f"Expected weights within the range of {tensor.dtype}, but the largest of {name} would be "
-                f"{float(weights[name].abs().max()):.1e}. Give another beta, or convert the model first."
-            )
-
-
-def _find_neurons(
-    model: nn.Module, structure: Structure, options: Options, inputs: Inputs
-) -> tuple[Laws | None, tuple[Neuron, ...]]:
-    """The laws, if inputs are given, and the neurons, if the scheme needs them."""
-    if options.zero_branches and not any(inputs):
-        raise InputError("zero_branches requires the inputs of a forward pass, to find the branches.")
-    if not (options.balanced or options.zero_branches or options.scheme in STRUCTURED):
-        return None, ()
-    if not any(inputs):
-        return None, find_stack_neurons(model, structure)
-    laws = _find_laws(model, structure, *inputs)
-    return laws, _neurons_of_laws(laws)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -239,7 +189,7 @@ def _draw_weights(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All parameters, in float32 or wider, with new values where the scheme draws them, and descriptions of these."""
     layouts = looks_linear_layouts(neurons) if options.scheme in STRUCTURED else {}
-    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    parameters = dict(model.named_parameters())
     weights, changes = {}, {}
     for layer in structure:
         for info in layer.parameters:
@@ -255,7 +205,7 @@ def _draw_weights(
                 weight.zero_()
                 changes[info.name] = "zero"
             elif info.role in _DRAWN:
-                is_kernel = hasattr(modules[info.module], "output_padding")  # scripted ones have no class of their own
+                is_kernel = hasattr(model.get_submodule(info.module), "output_padding")
                 draw_(weight, info, options.scheme, layouts, generator, is_kernel=is_kernel)
                 changes[info.name] = options.scheme + (", balanced" if options.balanced else "")
     return weights, changes
@@ -269,7 +219,8 @@ def _is_zero(info: ParameterInfo, kind: str, options: Options) -> bool:
 
 
 def _is_target_weight(info: ParameterInfo, kind: str) -> bool:
-    return info.module.rpartition(".")[2] == _TARGETS.get(kind)
+    """Whether it only affects scores."""
+    return kind == "GATv2Conv" and info.module.rpartition(".")[2] == "lin_r"
 
 
 # --- balancing --------------------------------------------------------------------------------------------------------
@@ -299,8 +250,7 @@ def _balance_stack_(
 def _find_laws(model: nn.Module, structure: Structure, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     """The laws of a copy with random weights, as those of the model may be zero, NaN or infinite.
 
-    A gate or temperature that is all one side of a law would set the size of the weights on the other: the laws are
-    then those of the rescalings that leave it as it is.
+    A gate or temperature that is all one side of a law, and so would set the size of the other's weights, is fixed.
     """
     replica, generator = replicate(model, args, kwargs), Generator().manual_seed(0)
     for info in structure.parameters:
@@ -354,10 +304,9 @@ def _balance_by_laws_(
     inputs: Inputs,
 ) -> tuple[Exclusion, ...]:
     """Balance by laws so that a signal keeps its norm; returns what could not be balanced, with reasons."""
-    roles = {info.name: info.role for info in structure.parameters}
-    fixed = {name for name, role in roles.items() if role not in (*_DRAWN, BIAS)}
+    fixed = {info.name for info in structure.parameters if info.role not in (*_DRAWN, BIAS)}
     queries_and_keys = {term.parameter for law in laws if not _is_neuron(law) for term in law.terms}
-    vectors = {name for name, role in roles.items() if role == ATTENTION} | queries_and_keys
+    vectors = {info.name for info in structure.parameters if info.role == ATTENTION} | queries_and_keys
     squared_norm = options.squared_norm if options.beta is None else options.beta
     skipped = _balance_weights_(weights, options, laws, neurons, squared_norm, vectors, fixed)
     if options.beta is None:
@@ -427,16 +376,13 @@ def _check_branch_gradients(
     model: nn.Module, weights: Mapping[str, Tensor], branches: Sequence[str], inputs: Inputs
 ) -> None:
     """Raise ModelError for branches that cannot train: one that ends in ReLU has no gradient at zero."""
-    if not branches:
-        return
     replica = replicate(model, *inputs)
     for name, tensor in weights.items():
         replica.parameters[name].detach().copy_(tensor)
     branch_ends = [replica.parameters[name].requires_grad_() for name in branches]
-    with torch.enable_grad(), preserve_random_state({tensor.device for tensor in branch_ends}):
-        outputs = [out for out in floating_tensors(replica.run()) if out.requires_grad]
-        value = torch.stack([(out * torch.randn_like(out)).sum().to(torch.float64) for out in outputs]).sum()
-        gradients = torch.autograd.grad(value, branch_ends, allow_unused=True)
+    with torch.enable_grad():  # the sum of squares may be constant, as after a normalization
+        total = torch.stack([out.abs().double().pow(3).sum() for out in floating_tensors(replica.run())]).sum()
+        gradients = torch.autograd.grad(total, branch_ends, allow_unused=True)
     for name, gradient in zip(branches, gradients, strict=True):
         if gradient is None or not gradient.any():
             raise ModelError(

@@ -1,7 +1,6 @@
 """Insert normalization layers and skip connections into an existing model."""
 
 import copy
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -106,32 +105,29 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
           module_0: PairNorm() inserted after it
     """
     user = unwrap_model(model)
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or not isinstance(module, nn.Module):
         raise InputError(
-            f"Expected the name of a layer after the model, such as 'convs.*', got {type(pattern).__name__}"
+            "Expected the name of a layer, such as 'convs.*', and a torch.nn.Module to insert, got "
+            f"{type(pattern).__name__} and {type(module).__name__}"
         )
-    if not isinstance(module, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module to insert, got {type(module).__name__}")
     applied = Applied("insert_after")
     with applied.undo_on_error():
-        for name, layer in list(_match_layers(user, pattern)):
+        for name, layer in _match_layers(user, pattern).items():
             _check_can_insert(name, layer, module)
             _insert_(applied, name, layer, module)
         return applied
 
 
-def _match_layers(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules whose names match."""
+def _match_layers(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
+    """Name -> module of the outermost layers whose names match."""
     found: dict[str, nn.Module] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if not name or not fnmatchcase(name, pattern) or any(name.startswith(f"{above}.") for above in found):
-            continue
-        if not any(module is other for other in found.values()):  # yield a module with two names once
-            yield name, module
-        found[name] = module
+    for name, module in model.named_modules():
+        if name and fnmatchcase(name, pattern) and not any(name.startswith(f"{above}.") for above in found):
+            found[name] = module
     if not found:
         names = [name for name, _ in model.named_children()]
         raise InputError(f"Expected the name of a layer, got {pattern!r}; the model has {join_names(names, 8)}")
+    return found
 
 
 def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -> None:
@@ -157,13 +153,8 @@ def _insert_(applied: Applied, name: str, layer: nn.Module, module: nn.Module) -
 
 def _check_can_insert(name: str, layer: nn.Module, module: nn.Module) -> None:
     check_not_generated(name, layer)
-    if isinstance(layer, nn.ModuleList | nn.ModuleDict):
-        raise InputError(f"{name} is a container that is not called: name its layers instead, such as '{name}.*'")
-    if isinstance(layer, nn.Sequential):
-        last = next(reversed([part for part, _ in layer.named_children()]), "0")
-        raise InputError(f"{name} is a Sequential: insert after one of its layers instead, such as '{name}.{last}'")
-    if hasattr(layer, _SLOT) and not isinstance(layer, _InsertionMixin):
-        raise ModelError(f"{name} already has an attribute {_SLOT!r}: rename it")
+    if isinstance(layer, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+        raise InputError(f"{name} is a container: insert after its layers instead, such as '{name}.*' or '{name}.0'")
     if any(type(other) is type(module) for other in getattr(layer, _SLOT, ())):
         raise ModelError(f"{name} already has a {type(module).__name__} inserted after it: undo that first")
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, add_mixin, check_not_generated, check_positive, remove_mixin, unwrap_model
 
 _SLOPE = "_gatdiag_slope"
@@ -30,7 +31,7 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
 
     Raises:
         InputError: An argument is invalid.
-        ModelError: The model is scripted, or traced by torch.fx.
+        ModelError: The model has leaky ReLU already, or is scripted or traced by torch.fx.
 
     Source:
         Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
@@ -46,20 +47,17 @@ def leaky_relu_(model: nn.Module, slope: float = 0.1) -> Applied:
     """
     user = unwrap_model(model)
     check_not_generated("", user)
-    slope = check_positive("slope", slope)
-    applied, before = Applied("leaky_relu"), getattr(user, _SLOPE, None)
+    if isinstance(user, _LeakyMixin):
+        raise ModelError(f"The model has leaky ReLU with slope {getattr(user, _SLOPE):g} already: undo that first")
+    applied = Applied("leaky_relu")
 
     def restore() -> None:
-        if before is None:
-            remove_mixin(user, _LeakyMixin)
-            delattr(user, _SLOPE)
-        else:
-            setattr(user, _SLOPE, before)
+        remove_mixin(user, _LeakyMixin)
+        delattr(user, _SLOPE)
 
-    with applied.undo_on_error():
-        setattr(user, _SLOPE, slope)
-        add_mixin(user, _LeakyMixin)
-        applied.add_change("forward", f"leaky ReLU with slope {slope:g} in place of ReLU", restore)
+    setattr(user, _SLOPE, check_positive("slope", slope))
+    add_mixin(user, _LeakyMixin)
+    applied.add_change("forward", f"leaky ReLU with slope {slope:g} in place of ReLU", restore)
     return applied
 
 

@@ -1,7 +1,7 @@
 """Rescale the weights of a model until its neurons are in balance, without changing its function."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -9,17 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.errors import InputError, ModelError
+from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Laws, find_laws
-from gatdiag.laws.find import find_shared_memory
 from gatdiag.laws.prediction import held_by
-from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.least_norm import Rescaling, relative_gradients
 from gatdiag.remedies.moments import scaled_moments, state_powers
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, find_verified_rescaling
-from gatdiag.structure import replicate
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 
@@ -40,7 +37,6 @@ class Rebalanced(Applied):
         factors: Name of a law -> its factor s > 0: each term is multiplied by s to the power of its exponent. If
             s > 1, a neuron's incoming weights grow, and its outgoing weights shrink.
         scales: Parameter name -> factor, positive float64, broadcastable to the parameter.
-        skipped: Laws that were not balanced, and parameters and operations without laws, with reasons.
         double: Change of the outputs in float64; None if the model does not run in it.
         own: Change of the outputs in the model's own precision.
     """
@@ -58,7 +54,7 @@ class Rebalanced(Applied):
 
     def __post_init__(self) -> None:
         """Start without changes."""
-        super().__init__("rebalance")
+        super().__init__("rebalance", self.skipped)
 
 
 def rebalance_(
@@ -75,14 +71,13 @@ def rebalance_(
     descent nearly conserves c, so a network that is out of balance stays so, and the larger weights of a neuron hardly
     change. Factors are positive and commute with ReLU and LeakyReLU.
 
-    It can be called during training, between ``optimizer.step()`` and the next forward pass, or before a step.
-    Parameters stay the same objects, and the mode and random state do not change. Existing gradients are divided by the
-    factors of their weights, which gives the gradients of the rescaled model, and the optimizer's moments are rescaled
-    (`gatdiag.remedies.moments.rescale_moments_`). Averages of weights elsewhere (EMA) are not rescaled.
+    It can be called during training, between ``optimizer.step()`` and the next forward pass, or before a step. Existing
+    gradients are divided by the factors of their weights, which gives the gradients of the rescaled model, and the
+    optimizer's moments are rescaled (`gatdiag.remedies.moments.rescale_moments_`). Averages of weights elsewhere (EMA)
+    are not rescaled.
 
     Laws are found with these inputs in the model's current mode. Before anything is changed, the outputs are checked on
-    copies in evaluation mode; layers that would change them are skipped. Models whose forward passes in training differ
-    by more than masks and data (layers dropped at random, counters) are not rescaled.
+    copies in evaluation mode; layers that would change them are skipped.
 
     Args:
         model: Any module whose laws can be found.
@@ -99,8 +94,7 @@ def rebalance_(
     Raises:
         InputError: An argument is invalid.
         OptimizerError: The state of the optimizer cannot be rescaled.
-        ModelError: No laws can be found, gradients are sparse, or the outputs would change by more than rounding.
-            Nothing was changed.
+        ModelError: No laws can be found, or the outputs would change by more than rounding. Nothing was changed.
 
     Source:
         Equation 5 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023); "Dynamic Rescaling for
@@ -119,7 +113,7 @@ def rebalance_(
         raise InputError(f"Expected towards to be one of {', '.join(get_args(Towards))}, got {towards!r}.")
     user = unwrap_model(model)
     powers = {} if optimizer is None else optimizer_powers(user, optimizer)
-    laws = find_repeatable_laws(user, args, kwargs)
+    laws = find_laws(user, *args, **kwargs)
     gradients = None if towards == "c" else _gradients(laws.parameters)
     rescaling, double, own = find_verified_rescaling(user, laws, gradients, args, kwargs)
     scales = rescaling.factors
@@ -159,51 +153,23 @@ def _gradients(parameters: Tensors) -> dict[str, Tensor]:
 
 
 def _state(parameter: Tensor, optimizer: Optimizer | None) -> Mapping[str, Any]:
-    return optimizer.state[parameter] if optimizer is not None and parameter in optimizer.state else {}
+    return {} if optimizer is None else optimizer.state.get(parameter, {})
 
 
 def rescale_(parameters: Tensors, factors: Tensors, optimizer: Optimizer | None, powers: Mapping[str, int]) -> None:
-    """Multiply weights by their factors, and rescale gradients and optimizer state accordingly.
+    """Multiply weights by their factors, divide gradients by them, and rescale the optimizer's state accordingly.
 
     This is a single call of torch, so that an interrupt cannot leave some weights rescaled and others not.
     """
-    scaled = [
-        (tensor, scale)
-        for name, factor in factors.items()
-        for tensor, scale in _scaled(parameters[name], factor, optimizer, powers)
-    ]
+    scaled = []
+    for name, factor in factors.items():
+        parameter, scale = parameters[name], factor.to(parameters[name].device)
+        scaled.append((parameter.detach(), scale))
+        if parameter.grad is not None:
+            scaled.append((parameter.grad, 1 / scale))
+        scaled += scaled_moments(_state(parameter, optimizer), scale, powers)
     if scaled:
-        torch._foreach_mul_([tensor.detach() for tensor, _ in scaled], [scale for _, scale in scaled])
-
-
-def _scaled(
-    parameter: Tensor, factor: Tensor, optimizer: Optimizer | None, powers: Mapping[str, int]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tensors to multiply for a parameter, with their factors."""
-    factor = factor.to(parameter.device)
-    yield parameter, factor
-    if parameter.grad is not None and parameter.grad.is_sparse:
-        raise ModelError("Expected dense gradients, got sparse ones: clear them first with optimizer.zero_grad().")
-    if parameter.grad is not None:
-        yield parameter.grad, 1 / factor
-    yield from scaled_moments(_state(parameter, optimizer), factor, powers)
-
-
-def find_repeatable_laws(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
-    """The laws in the model's current mode; none if in evaluation mode, but forward passes in training differ."""
-    laws = find_laws(model, *args, **kwargs)
-    _check_memory(laws.parameters)
-    if model.training or not len(laws):
-        return laws
-    replica = replicate(model, args, kwargs)
-    replica.model.train()
-    try:
-        obstacle = why_not_repeatable(replica)
-    except ModelError:  # it cannot train on these inputs (batch norm of one row)
-        return laws
-    if obstacle is None:
-        return laws
-    return Laws([], laws.parameters, [*laws.excluded, Exclusion("the forward pass", f"in training, {obstacle}")])
+        torch._foreach_mul_(*zip(*scaled, strict=True))
 
 
 def optimizer_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
@@ -214,15 +180,6 @@ def optimizer_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
     if trained.isdisjoint(map(id, model.parameters())):
         raise InputError("Expected the optimizer of this model, got one without any of its parameters.")
     return state_powers(optimizer)
-
-
-def _check_memory(parameters: Tensors) -> None:
-    # Parameters of copies of the model, on which laws are found and outputs checked, do not share memory.
-    if shared := find_shared_memory(parameters):
-        raise ModelError(
-            f"Expected parameters that do not share memory, but {' and '.join(shared)} do. Assign one parameter to "
-            "both attributes, or clone one of them."
-        )
 
 
 def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Tensors | None) -> tuple[float, float]:

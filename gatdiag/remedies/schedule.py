@@ -6,10 +6,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError, ModelError
+from gatdiag.laws import find_laws
 from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.least_norm import solve_balance
 from gatdiag.remedies.orbit import Orbit
-from gatdiag.remedies.rebalance import Towards, find_repeatable_laws, optimizer_powers, rescale_
+from gatdiag.remedies.rebalance import Towards, optimizer_powers, rescale_
 from gatdiag.remedies.verification import find_verified_rescaling
 
 
@@ -43,8 +44,7 @@ class Rebalance(Applied):
     Raises:
         InputError: An argument is invalid.
         OptimizerError: The state of the optimizer cannot be rescaled.
-        ModelError: No laws can be found, or none that leaves the outputs unchanged; at an optimizer step, if the
-            layers of the model have changed.
+        ModelError: No laws can be found, or none that leaves the outputs unchanged.
 
     Source:
         "Dynamic Rescaling for Training GNNs" (Mustafa, Burkholz, NeurIPS 2024), which rebalances every 10 epochs by
@@ -79,7 +79,7 @@ class Rebalance(Applied):
             raise InputError(f"Expected towards to be {' or '.join(map(repr, get_args(Towards)))}, got {towards!r}")
         user = unwrap_model(model)
         self._powers = optimizer_powers(user, optimizer)
-        laws = find_repeatable_laws(user, args, kwargs)
+        laws = find_laws(user, *args, **kwargs)
         checked, _, _ = find_verified_rescaling(user, laws, None, args, kwargs)
         if not checked.balanced:
             reasons = "; ".join(map(str, (*checked.skipped, *laws.excluded)))
@@ -88,21 +88,14 @@ class Rebalance(Applied):
             )
         self._orbit, self._parameters = Orbit([laws[number] for number in checked.balanced]), laws.parameters
         self._every, self._uses_gradients = every, towards == "relative-gradients"
-        self._model, self._kinds = user, [type(module) for module in user.modules()]
         self._steps = self.times = 0
         what = f"{len(checked.balanced)} laws, towards {towards}, every {every} steps"
         self.add_change(type(user).__name__, what, optimizer.register_step_pre_hook(self._before_step).remove)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        is_due = self._steps % self._every == 0
         self._steps += 1
-        if not is_due:
+        if (self._steps - 1) % self._every:
             return
-        if [type(module) for module in self._model.modules()] != self._kinds:
-            raise ModelError(
-                "The layers of the model have changed since its laws were found: one was added, replaced or changed by "
-                "a remedy. Undo Rebalance and create it again."
-            )
         weights = self._parameters
         gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
         coordinates, _skipped = solve_balance(self._orbit, weights, gradients if self._uses_gradients else None)

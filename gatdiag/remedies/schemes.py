@@ -31,7 +31,6 @@ class Options:
     attention: Attention
     beta: float | None
     in_reverse: bool
-    zero_branches: bool
 
     @property
     def squared_norm(self) -> float:
@@ -45,28 +44,22 @@ def parse_options(
     attention: Attention | None,
     beta: float | None,
     order: Order,
-    zero_branches: bool,
 ) -> Options:
     """Check the arguments of `gatdiag.remedies.initialize_`.
 
     Raises:
         InputError: The scheme is unknown, or an option is invalid.
     """
-    name = scheme.replace("-", "_")
+    name = str(scheme).replace("-", "_")
     short = name.removeprefix("balanced_")
     base = short.removesuffix("_zero_attention")
     known = next((known for known in SCHEMES if known == base), None)
     if known is None:
         raise InputError(f"Expected one of the schemes {', '.join(SCHEMES)}, optionally balanced_, got {scheme!r}.")
-    for option, value, allowed in (
-        ("balanced", balanced, (None, True, False)),
-        ("attention", attention, (None, *get_args(Attention))),
-        ("order", order, get_args(Order)),
-        ("zero_branches", zero_branches, (True, False)),
-    ):
-        if value not in allowed:
-            names = ", ".join(str(choice) for choice in allowed if choice is not None)
-            raise InputError(f"Expected {option} to be one of {names}, got {value!r}.")
+    if attention not in (None, *get_args(Attention)):
+        raise InputError(f"Expected attention to be zero or random, got {attention!r}.")
+    if order not in get_args(Order):
+        raise InputError(f"Expected order to be forward or reverse, got {order!r}.")
     if (short != name and balanced is False) or (base != short and attention == "random"):
         raise InputError(f"Expected options that agree with the scheme {scheme!r}, got {balanced=} and {attention=}.")
     balanced = short != name or bool(balanced)
@@ -75,7 +68,7 @@ def parse_options(
     if attention is None:
         attention = "zero" if balanced or base != short or known in STRUCTURED else "random"
     squared_norm = None if beta is None else check_positive("beta", beta)
-    return Options(known, balanced, attention, squared_norm, order == "reverse", zero_branches)
+    return Options(known, balanced, attention, squared_norm, order == "reverse")
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -123,11 +116,7 @@ def draw_(
                 "or kaiming instead, balanced or not."
             )
         layout = layouts.get(info.name, _PLAIN)
-        matrix = weight.T if layout.transposed else weight
-        if scheme == "orthogonal":
-            looks_linear_(matrix, layout, generator)
-        else:
-            _identity_(matrix, layout, generator, is_mirrored=scheme == "looks_linear_identity")
+        _draw_structured_(weight.T if layout.transposed else weight, layout, scheme, generator)
     elif info.role == FEATURE and weight.dim() > 2 and not is_kernel:
         for part in weight:  # torch would take the last axes for those of a kernel
             draw_(part.T if part.dim() == 2 else part, info, scheme, layouts, generator)
@@ -211,21 +200,22 @@ def looks_linear_(tensor: Tensor, layout: LooksLinearLayout, generator: Generato
     Source:
         Balduzzi et al., "The shattered gradients problem" (2017); section 3 of "Are GATs Out of Balance?".
     """
-    blocks = tensor.chunk(max(layout.blocks, 1))
-    half = _empty_half(blocks[0], layout)
-    return _mirror_(tensor, layout, [nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks], generator)
+    return _draw_structured_(tensor, layout, "orthogonal", generator)
 
 
-def _identity_(tensor: Tensor, layout: LooksLinearLayout, generator: Generator | None, *, is_mirrored: bool) -> None:
-    """Fill square hidden matrices with identity blocks, mirrored or not, and all others by Xavier."""
-    mirrored = layout if is_mirrored else _PLAIN
+def _draw_structured_(tensor: Tensor, layout: LooksLinearLayout, scheme: Scheme, generator: Generator | None) -> Tensor:
+    """Fill with orthogonal blocks, or square hidden matrices with identity blocks and all others by Xavier."""
+    mirrored = _PLAIN if scheme == "identity" else layout
     blocks = tensor.chunk(max(layout.blocks, 1))
     half = _empty_half(blocks[0], mirrored)
-    if not (layout.blocks and layout.columns and half.shape[0] == half.shape[1]):
-        nn.init.xavier_normal_(tensor, generator=generator)
-        return
-    others = [nn.init.orthogonal_(half.clone(), generator=generator) for _ in blocks[1:]]
-    _mirror_(tensor, mirrored, [nn.init.eye_(half), *others], generator)
+    halves = []
+    if scheme != "orthogonal":
+        if not (layout.blocks and layout.columns and half.shape[0] == half.shape[1]):
+            return nn.init.xavier_normal_(tensor, generator=generator)
+        halves.append(nn.init.eye_(half.clone()))
+    while len(halves) < len(blocks):
+        halves.append(nn.init.orthogonal_(half.clone(), generator=generator))
+    return _mirror_(tensor, mirrored, halves, generator)
 
 
 def _empty_half(block: Tensor, layout: LooksLinearLayout) -> Tensor:

@@ -1,6 +1,6 @@
 """Weight normalization W <- c W / ||W||_F: weight matrices with a fixed Frobenius norm c."""
 
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ def weight_normalize_(model: nn.Module, c: float = 1.0) -> Applied:
 def is_reparametrized(model: nn.Module, name: str) -> bool:
     """True if the layer computes its actual weight from this parameter."""
     path, _, attribute = name.rpartition(".")
-    layer: Any = reduce(getattr, filter(None, path.split(".")), model)  # scripted models have no get_submodule
+    layer = model.get_submodule(path)
     computed, _, suffix = attribute.rpartition("_")  # weight_orig, weight_g, weight_v
     has_hook = suffix in ("orig", "g", "v") and isinstance(getattr(layer, computed, None), Tensor)
     return has_hook or ".parametrizations." in f".{name}" or hasattr(layer, attribute + FROBENIUS_NORM)

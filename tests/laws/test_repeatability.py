@@ -7,7 +7,6 @@ import torch
 
 from gatdiag.laws import find_laws
 from gatdiag.laws.repeatability import why_not_repeatable
-from gatdiag.remedies import rebalance_
 from gatdiag.structure import replicate
 from tests.laws.models import calls
 from tests.laws.models.graph import edges, features
@@ -30,20 +29,6 @@ def test_no_law_is_claimed_of_calls_that_differ(name: str) -> None:
     (exclusion,) = laws.excluded
     assert exclusion.what == "the forward pass"
     assert "another branch at each call" in exclusion.reason
-
-
-@pytest.mark.parametrize("name", ["torch", "hidden state"])
-def test_what_has_no_laws_is_not_rebalanced(name: str) -> None:
-    model, args, _ = calls.CHANGING[name]()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-
-    assert not rebalance_(model, *args).factors
-    between = model.between
-    model.between = lambda self, hidden, graph: between(self, hidden, graph) if self.training else self.step(hidden)
-    done = rebalance_(model.eval(), *args)
-    assert not done.factors
-    assert any("in training, the forward pass" in exclusion.reason for exclusion in done.skipped)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["counter", "counter in a list", "hidden state", "own numpy generator"])

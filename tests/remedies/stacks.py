@@ -1,9 +1,8 @@
 """Small stacks of every kind that the balanced schemes speak of, and what to run them on."""
 
-import sys
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -102,34 +101,3 @@ def weights(*widths, seed=0, spread=0.0):
         size = (spread * torch.randn(out, 1, generator=generator, dtype=torch.float64)).exp()
         drawn[str(layer)] = size * torch.randn(out, into, generator=generator, dtype=torch.float64)
     return drawn
-
-
-def interrupts(call, files="*.py"):
-    """Interrupt a call at each line of the remedies that it runs: (line, None) each time, then what it returns."""
-    for line in count(1):
-        returned = _interrupt_at(line, call, files)
-        yield line, returned
-        if returned is not None:
-            return
-
-
-def _interrupt_at(line, call, files):
-    reached, names = 0, [str(path) for path in REMEDIES.glob(files)]
-
-    def trace(frame, event, _):
-        nonlocal reached
-        if frame.f_code.co_filename not in names:
-            return None
-        reached += event == "line"
-        if event == "line" and reached == line:
-            raise KeyboardInterrupt
-        return trace
-
-    old = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return call()
-    except KeyboardInterrupt:
-        return None
-    finally:
-        sys.settrace(old)

@@ -20,19 +20,15 @@ from torch_geometric.nn import (
     ResGatedGraphConv,
     RGCNConv,
     SAGEConv,
-    SuperGATConv,
     TransformerConv,
 )
 
 import gatdiag
 from gatdiag.errors import InputError, ModelError
-from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import Stack, gat, gcn
-from gatdiag.experiments.settings import Experiment
-from gatdiag.experiments.training import train
-from gatdiag.remedies import SCHEMES, initialize_, rebalance_
+from gatdiag.remedies import initialize_, rebalance_
 from gatdiag.structure.copying import map_tensors
-from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, seeded, unchanged
 
 BALANCED = ("balanced_xavier", "balanced_orthogonal")
 PAPERS = ("xavier", "xavier_zero_attention", *BALANCED)
@@ -60,26 +56,6 @@ def test_c_is_zero_for_every_neuron(name):
         initialize_(model, scheme, *inputs, generator=seeded())
         assert laws.normalized_c().abs().max() < 1e-6, (scheme, inputs)
         assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("scheme", BALANCED)
-def test_c_by_the_formula_of_the_paper(scheme):
-    model = initialized(gat(5, 3, hidden_channels=6, layers=4), scheme, generator=seeded())
-    for conv, following in zip(model.convs, model.convs[1:], strict=False):
-        into, attention, out = (w.tolist() for w in (conv.lin_l.weight, conv.att[0, 0], following.lin_l.weight))
-        for i in range(6):
-            c = sum(w**2 for w in into[i]) - attention[i] ** 2 - sum(row[i] ** 2 for row in out)
-            assert c == pytest.approx(0, abs=1e-5)
-    assert squares(model.convs[0].lin_l.weight, 1).tolist() == pytest.approx([2.0] * 6)
-
-
-def test_balanced_xavier_keeps_directions_of_xavier():
-    xavier = initialized(gat(5, 3, hidden_channels=6, layers=3), "xavier_zero_attention", generator=seeded())
-    balanced = initialized(gat(5, 3, hidden_channels=6, layers=3), "balanced_xavier", generator=seeded())
-    pairs = [(a.lin_l.weight, b.lin_l.weight) for a, b in zip(xavier.convs, balanced.convs, strict=True)]
-    assert torch.cosine_similarity(*pairs[0], dim=1).tolist() == pytest.approx([1.0] * 6)
-    for pair in pairs[1:]:
-        assert torch.cosine_similarity(*pair, dim=0).tolist() == pytest.approx([1.0] * 6)
 
 
 def test_balanced_orthogonal_leaves_hidden_layers_of_equal_width_as_drawn():
@@ -114,12 +90,12 @@ def attention_stack(conv, depth, heads, concat, channels=8, features=5, classes=
 
 
 @pytest.mark.parametrize("concat", [True, False], ids=["concatenated", "averaged"])
-@pytest.mark.parametrize("heads", [1, 2, 8])
+@pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("conv", [GATConv, GATv2Conv])
 def test_the_signal_is_as_large_at_any_depth(conv, heads, concat):
     alone = torch.empty((2, 0), dtype=torch.long)  # nodes that attend to themselves only: no smoothing
     norms = []
-    for depth in (2, 6, 20):
+    for depth in (2, 12):
         model = initialized(attention_stack(conv, depth, heads, concat), "balanced_orthogonal", generator=seeded(depth))
         norms.append(float(model(X, alone).detach().norm()))
         weights = [conv.lin.weight if isinstance(conv, GATConv) else conv.lin_l.weight for conv in model.convs]
@@ -143,7 +119,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_signal_is_as_large_at_any_depth_by_the_laws(kind):
     norms = []
-    for depth in (2, 9, 4):  # after many more, nodes of this graph are alike, and attention has no gradient
+    for depth in (8, 3):  # after many more, nodes of this graph are alike, and attention has no gradient
         torch.manual_seed(depth)  # its laws are looked for at the weights it has
         model = Stack([KINDS[kind](5 if layer == 0 else 8) for layer in range(depth)])
         initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded(depth))
@@ -152,16 +128,6 @@ def test_the_signal_is_as_large_at_any_depth_by_the_laws(kind):
     laws = gatdiag.find_laws(model, X, EDGES)
     assert {"neuron"} <= {law.kind for law in laws} <= {"neuron", "product"}
     assert laws.normalized_c().abs().max() < 1e-6
-
-
-def test_a_deep_network_of_averaged_heads_trains():
-    graph = load_graph("sbm")
-    model = attention_stack(GATConv, 10, 8, False, channels=16, features=graph.num_features, classes=4)
-    initialize_(model, "balanced_orthogonal", generator=seeded())
-    accuracies = []
-    settings = Experiment(optimizer="Adam", learning_rate=0.01, epochs=12)
-    train(model, graph, settings, None, lambda _, epoch: accuracies.append(epoch.val_accuracy))
-    assert max(accuracies) > 0.8
 
 
 def test_xavier_is_torchs_draw_for_draw():
@@ -173,20 +139,6 @@ def test_xavier_is_torchs_draw_for_draw():
     torch.manual_seed(3)
     initialize_(model, "xavier")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
-
-
-def test_xaviers_imbalance_is_at_both_ends():
-    model = initialized(gat(1433, 7), "xavier", generator=seeded())
-    weights = [conv.lin_l.weight for conv in model.convs]
-    assert float(squares(weights[0], 1).mean()) == pytest.approx(2 * 1433 / (64 + 1433), rel=0.02)
-    assert float(squares(weights[5], 1).mean()) == pytest.approx(1.0, rel=0.05)
-    assert float(squares(weights[9], 0).mean()) == pytest.approx(2 * 7 / (7 + 64), rel=0.1)
-
-
-@pytest.mark.parametrize(("heads", "channels"), [(1, 4000), (4, 1000)])
-def test_attention_has_the_variance_of_the_papers_code(heads, channels):
-    conv = initialized(GATv2Conv(2, channels, heads=heads, share_weights=True), "xavier", generator=seeded())
-    assert float(conv.att.detach().var()) == pytest.approx(2 / (heads * channels + channels), rel=0.1)
 
 
 def test_what_each_scheme_sets_to_zero():
@@ -201,17 +153,7 @@ def test_what_each_scheme_sets_to_zero():
         assert zero == expected
 
 
-def test_attention_and_target_weights_learn_from_zero():
-    model = initialized(STACKS["gatv2 unshared"](), "balanced_orthogonal", generator=seeded())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(X, EDGES).square().mean().backward()
-        optimizer.step()
-    assert all(conv.att.any() and conv.lin_r.weight.any() for conv in model.convs)
-
-
-@pytest.mark.parametrize("scheme", [*PAPERS, *SCHEMES[1:]])
+@pytest.mark.parametrize("scheme", ["xavier", "kaiming", "balanced_orthogonal"])
 def test_form_and_flags_stay_and_random_numbers_come_from_the_generator(scheme):
     models = [gat(5, 3, hidden_channels=4, layers=3).double() for _ in range(2)]
     models[0].convs[1].lin_l.weight.requires_grad_(False)
@@ -271,23 +213,6 @@ def test_neurons_balance_beside_edge_features(conv):
     assert model.first.lin_edge.weight.any()
 
 
-def test_target_weights_of_gat_stay_alive():
-    class Bipartite(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = GATConv((5, 5), 4), GATConv((4, 4), 3)
-
-        def forward(self, x, edge_index):
-            h = self.first((x, x), edge_index).relu()
-            return self.second((h, h), edge_index)
-
-    model = initialized(Bipartite(), "balanced_orthogonal", X, EDGES, generator=seeded())
-    c = c_of_neurons(model, X, EDGES)
-    assert len(c) == 4
-    assert c.max() < 1e-6
-    assert model.first.lin_dst.weight.any()  # with the attention vector at zero, both would stay there
-
-
 class Concatenating(nn.Module):
     def __init__(self):
         super().__init__()
@@ -332,16 +257,15 @@ def tied():
             lambda: Stack([GATConv(5, 4), GATConv(6, 3)]),
             "balanced_xavier",
             (),
-            r"takes 6 inputs, but convs.0 before it has 4",
+            r"takes 6 inputs, but convs.0 before it has 4.*Give the inputs",
         ),
-        (lambda: Stack([SAGEConv(5, 4), SAGEConv(4, 3)]), "balanced_xavier", (), r"convs.0 is a SAGEConv.*inputs"),
-        (lambda: Stack([GATConv(5, 4, edge_dim=2), GATConv(4, 3)]), "balanced_xavier", (), r"without edge features"),
         (
-            lambda: Stack([GATConv((5, 5), 4), GATConv(4, 3)]),
+            lambda: Stack([SAGEConv(5, 4), SAGEConv(4, 3)]),
             "balanced_xavier",
             (),
-            r"separate target weights.*lin_dst",
+            r"convs.0 is a SAGEConv with .*Give the inputs",
         ),
+        (lambda: Stack([GATConv(5, 4, edge_dim=2), GATConv(4, 3)]), "balanced_xavier", (), r"convs.0 \(GATConv\) uses"),
         (Normed, "balanced_orthogonal", (X, EDGES), r"Use xavier or kaiming instead, balanced or not"),
         (
             Beside,
@@ -357,18 +281,12 @@ def tied():
         ),
         (saturating, "balanced_xavier", (X, EDGES), r"neurons have laws.*tanh.*omit the inputs"),
         (lambda: Stack([GCNConv(5, 3)]), "balanced_xavier", (X, EDGES), r"no matrix reads the outputs of another"),
-        (tied, "balanced_xavier", (), r"convs.2 is a GATv2Conv with convs.2.att"),
+        (tied, "balanced_xavier", (), r"convs.2 \(GATv2Conv\) uses"),
         (
             lambda: weight_norm(nn.Linear(5, 3)),
             "xavier",
             (),
             r"parametrizations.weight.original0 is reparametrized.*Initialize the model",
-        ),
-        (
-            lambda: Stack([SuperGATConv(5, 4), SuperGATConv(4, 3)]),
-            "balanced_xavier",
-            (X, EDGES),
-            r"xavier or kaiming without balancing",
         ),
     ],
 )
@@ -379,9 +297,8 @@ def test_what_is_not_clear_is_refused_and_nothing_changed(model, scheme, inputs,
         initialize_(made, scheme, *inputs)
 
 
-@pytest.mark.parametrize("scheme", BALANCED)
-def test_concatenated_layers_balance_by_their_laws(scheme):
-    model = initialized(Concatenating(), scheme, X, EDGES, generator=seeded())
+def test_concatenated_layers_balance_by_their_laws():
+    model = initialized(Concatenating(), "balanced_orthogonal", X, EDGES, generator=seeded())
     assert gatdiag.find_laws(model, X, EDGES).normalized_c().abs().max() < 1e-6
 
 
@@ -399,24 +316,17 @@ def test_an_activation_without_laws_is_no_matter_in_a_stack():
     assert squares(first.weight, 1).tolist() == pytest.approx(squares(second.weight, 0).tolist())
 
 
-def test_an_unknown_scheme_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"xavier, xavier_uniform, kaiming.*optionally balanced_, got 'he'"):
-        initialize_(gat(5, 3), "he")
-
-
-@pytest.mark.parametrize("scheme", [*PAPERS, *SCHEMES[1:]])
-def test_schemes_may_be_spelled_with_hyphens(scheme):
+def test_schemes_may_be_spelled_with_hyphens():
     first, second = (
         initialized(gat(5, 3, hidden_channels=6, layers=3), spelled, generator=seeded())
-        for spelled in (scheme, scheme.replace("_", "-"))
+        for spelled in ("balanced_looks_linear_identity", "balanced-looks-linear-identity")
     )
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("model", ["x", None, [torch.ones(2, 2)]])
-def test_what_is_no_module_is_refused(model):
-    with pytest.raises(InputError, match=rf"Expected a torch.nn.Module.*got {type(model).__name__}"):
-        initialize_(model, "xavier")
+def test_what_is_no_module_is_refused():
+    with pytest.raises(InputError, match=r"Expected a torch.nn.Module.*got list"):
+        initialize_([torch.ones(2, 2)], "xavier")
 
 
 # --- models of every kind, by their laws ------------------------------------------------------------------------------
@@ -501,10 +411,7 @@ HETERO = (
 MODELS = {
     "residual gcn": lambda: gcn(5, 3, hidden_channels=7, layers=5, residual=True),
     "residual gatv2": lambda: Residual(lambda: GATv2Conv(8, 8)),
-    "residual gatv2 of heads": lambda: Residual(lambda: GATv2Conv(8, 4, heads=2)),
     "residual gatv2 of averaged heads": lambda: Residual(lambda: GATv2Conv(8, 8, heads=2, concat=False), nn.Identity()),
-    "residual gat": lambda: Residual(lambda: GATConv(8, 8)),
-    "residual sage": lambda: Residual(lambda: SAGEConv(8, 8)),
     "residual gin": lambda: Residual(lambda: GINConv(MLP([8, 6, 8], norm=None), train_eps=True)),
     "residual transformer": lambda: Residual(lambda: TransformerConv(8, 4, heads=2)),
     "residual of odd width": lambda: Residual(lambda: GATv2Conv(7, 7), width=7),
@@ -513,13 +420,11 @@ MODELS = {
     "gcnii": Initially,
     "jumping knowledge": lambda: GAT(5, 8, 3, 3, heads=2, v2=True, jk="cat"),
     "largest of all layers": lambda: GraphSAGE(5, 8, 3, 3, jk="max"),
-    "heterogeneous sage": lambda: Two(lambda: SAGEConv(8, 8)),
     "heterogeneous gatv2": lambda: Two(lambda: GATv2Conv(8, 8, add_self_loops=False)),
 }
 COMBINATIONS = [
     ("orthogonal", {}),
     ("kaiming", {"attention": "random", "beta": 3.0, "order": "reverse"}),
-    ("looks_linear_identity", {"order": "reverse"}),
 ]
 
 
@@ -542,14 +447,6 @@ def test_c_of_every_law_is_zero_to_rounding(name):
         assert (outputs[0] if isinstance(outputs, tuple) else outputs).std() > 1e-3, scheme
 
 
-@pytest.mark.parametrize("name", ["residual gatv2", "residual transformer", "heterogeneous sage"])
-def test_in_single_precision_c_is_zero_but_for_its_rounding(name):
-    torch.manual_seed(0)
-    model, inputs = MODELS[name](), inputs_of(name, torch.float32)
-    initialize_(model, "balanced_orthogonal", *inputs, generator=seeded())
-    assert gatdiag.find_laws(model, *inputs).normalized_c().abs().max() < 1e-6
-
-
 def test_a_residual_model_is_what_was_drawn_rescaled_along_its_laws():
     drawn, balanced = (MODELS["residual gatv2"]().double() for _ in range(2))
     initialize_(drawn, "xavier", attention="random", generator=seeded())
@@ -562,10 +459,9 @@ def test_a_residual_model_is_what_was_drawn_rescaled_along_its_laws():
     assert size == pytest.approx(8 / 5, rel=0.01)  # 8 neurons in the first layer for 5 features
 
 
-@pytest.mark.parametrize("scheme", ["xavier", "kaiming"])
-def test_tied_layers_balance_all_at_once(scheme):
+def test_tied_layers_balance_all_at_once():
     model = tied().double()
-    initialize_(model, scheme, X.double(), EDGES, balanced=True, attention="random", generator=seeded())
+    initialize_(model, "kaiming", X.double(), EDGES, balanced=True, attention="random", generator=seeded())
     laws = gatdiag.find_laws(model, X.double(), EDGES)
     assert {law.kind for law in laws} == {"stream"}
     assert laws.normalized_c().abs().max() < 1e-12
@@ -609,7 +505,13 @@ class Tempered(nn.Module):
         return self.temperature * self.last(x)
 
 
-@pytest.mark.parametrize("scale", [10.0, 1e-2, 1e-4])
+def assert_stream_balanced(model):
+    incoming = sum(squares(layer, 1) for layer in (model.first.weight, *(conv.lin.weight for conv in model.convs)))
+    outgoing = sum(squares(layer, 0) for layer in (model.last.weight, *(conv.lin.weight for conv in model.convs)))
+    torch.testing.assert_close(incoming, outgoing, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("scale", [10.0, 1e-4])
 def test_gates_and_temperatures_do_not_set_the_size_of_weights(scale):
     model = Tempered(scale)
     applied = initialize_(model, "balanced_xavier", X, EDGES, generator=seeded())
@@ -618,18 +520,14 @@ def test_gates_and_temperatures_do_not_set_the_size_of_weights(scale):
     assert float(model.temperature.detach()) == pytest.approx(scale)
     kept = {f"{name}: it keeps its value, so its own laws are not balanced" for name in ("gates.0", "gates.1")}
     assert kept < {*map(str, applied.skipped)}
-    incoming = sum(squares(layer, 1) for layer in (model.first.weight, *(conv.lin.weight for conv in model.convs)))
-    outgoing = sum(squares(layer, 0) for layer in (model.last.weight, *(conv.lin.weight for conv in model.convs)))
-    torch.testing.assert_close(incoming, outgoing, rtol=1e-5, atol=0)
+    assert_stream_balanced(model)
 
 
 def test_branches_behind_a_gate_of_zero_balance():
     model = Tempered(0.0)
     nn.init.ones_(model.temperature)
     initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
-    incoming = sum(squares(layer, 1) for layer in (model.first.weight, *(conv.lin.weight for conv in model.convs)))
-    outgoing = sum(squares(layer, 0) for layer in (model.last.weight, *(conv.lin.weight for conv in model.convs)))
-    torch.testing.assert_close(incoming, outgoing, rtol=1e-5, atol=0)
+    assert_stream_balanced(model)
 
 
 def test_gates_that_read_neurons_count():
@@ -658,7 +556,6 @@ class ByHand(nn.Module):
     [
         (False, 3, "orthogonal"),
         (True, 3, "orthogonal"),
-        (True, 3, "xavier"),
         (False, 1, "xavier"),
         (True, 1, "xavier"),
     ],
@@ -734,7 +631,7 @@ def test_branches_may_begin_at_zero():
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["xavier", "looks_linear_identity"])
 @pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
 def test_undoing_puts_the_weights_back_bit_for_bit(scheme, inputs):
     model = gat(5, 3, hidden_channels=6, layers=3)
@@ -746,28 +643,6 @@ def test_undoing_puts_the_weights_back_bit_for_bit(scheme, inputs):
     assert torch.equal(model(X, EDGES), output)
 
 
-def test_twice_is_once():
-    model = MODELS["residual transformer"]()
-    initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
-    once = [parameter.clone() for parameter in model.parameters()]
-    again = initialize_(model, "balanced_orthogonal", X, EDGES, generator=seeded())
-    for a, b in zip(model.parameters(), once, strict=True):
-        torch.testing.assert_close(a, b)
-    again.undo()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), once, strict=True))
-
-
-def test_an_interrupt_at_any_line_changes_nothing():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 3))
-    before = [parameter.clone() for parameter in model.parameters()]
-    for line, applied in interrupts(lambda: initialize_(model, "balanced_orthogonal"), "initialize.py"):
-        if applied is None:
-            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True)), line
-    assert line > 20
-    assert not torch.equal(model[0].weight, before[0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -776,47 +651,20 @@ def test_an_interrupt_at_any_line_changes_nothing():
             r"agree with the scheme 'balanced_xavier', got balanced=False",
         ),
         ({"scheme": "xavier_zero_attention", "attention": "random"}, r"agree with .* attention='random'"),
-        ({"attention": "none"}, r"attention to be one of zero, random, got 'none'"),
-        ({"scheme": "balanced_xavier", "order": "backward"}, r"order to be one of forward, reverse, got 'backward'"),
+        ({"attention": "none"}, r"attention to be zero or random, got 'none'"),
+        ({"scheme": "balanced_xavier", "order": "backward"}, r"order to be forward or reverse, got 'backward'"),
         ({"beta": 2.0}, r"balanced schemes only: give balanced=True"),
         ({"scheme": "balanced_xavier", "beta": 0.0}, r"beta to be a positive number, got 0.0"),
         ({"scheme": "balanced_xavier", "beta": "uniform"}, r"beta to be a positive number, got 'uniform'"),
-        ({"scheme": "balanced_xavier", "beta": [1.0, 2.0]}, r"beta to be a positive number, got \[1.0, 2.0\]"),
         ({"zero_branches": True}, r"requires the inputs of a forward pass"),
-        ({"scheme": X}, r"the name of a scheme as the second argument.*got Tensor and NoneType"),
-        ({"generator": 3}, r"torch.Generator, got str and int"),
-        ({"balanced": "no"}, r"balanced to be one of True, False, got 'no'"),
-        ({"zero_branches": None}, r"zero_branches to be one of True, False, got None"),
-        ({"scheme": "balanced_xavier", "beta": True}, r"beta to be a positive number, got True"),
-        ({"atention": "zero"}, r"the options balanced, attention, .* or inputs of Stack.forward, got atention"),
+        ({"scheme": X}, r"one of the schemes xavier.*got tensor"),
+        ({"atention": "zero"}, r"inputs of Stack.forward: got an unexpected keyword argument 'atention'"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_and_nothing_changed(options, message):
     model = gat(5, 3, hidden_channels=4, layers=3)
     with unchanged(model), pytest.raises(InputError, match=message):
         initialize_(model, **{"scheme": "xavier"} | options)
-
-
-def test_a_scripted_model_balances_too():
-    model = torch.jit.script(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
-    initialize_(model, "balanced_orthogonal", X)
-    first, last = (weight for weight in model.parameters() if weight.dim() == 2)
-    torch.testing.assert_close(first.square().sum(1), last.square().sum(0))
-
-
-@pytest.mark.parametrize("beta", [1e-300, 1e300])
-@pytest.mark.parametrize("inputs", [(), (X, EDGES)], ids=["stack", "laws"])
-def test_weights_that_their_dtype_cannot_hold_are_refused_and_nothing_changed(beta, inputs):
-    model = gat(5, 3, hidden_channels=4, layers=3)
-    message = r"range of torch.float32, but the largest of convs.0.lin_l.weight would be"
-    with unchanged(model), pytest.raises(ModelError, match=message):
-        initialize_(model, "balanced_xavier", *inputs, beta=beta)
-
-
-@pytest.mark.parametrize("scheme", ["xavier", "balanced_orthogonal"])
-def test_a_model_without_memory_is_refused(scheme):
-    with pytest.raises(ModelError, match=r"on the meta device.*to_empty"):
-        initialize_(gat(5, 3, hidden_channels=4, layers=3).to("meta"), scheme)
 
 
 @pytest.mark.parametrize(

@@ -65,27 +65,6 @@ def test_the_next_step_is_what_is_promised(name):
     torch.testing.assert_close(taken, expected, rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("sgd without momentum", "asgd")])
-def test_without_rescaling_the_step_is_another(name):
-    make, power = STEPS[name]
-    weight, optimizer, gradient = warmed_up(make)
-    twin, follower = twin_of(weight, optimizer, make)
-    taken, expected = step(twin, follower, gradient / FACTOR), step(weight, optimizer, gradient) * FACTOR**power
-    assert ((taken - expected).abs() > 0.1 * expected.abs())[[0, 2]].any()
-    torch.testing.assert_close(taken[1], expected[1])
-
-
-@pytest.mark.parametrize("name", [name for name in STEPS if STEPS[name][1] != 1])
-def test_moments_are_those_of_gradients_taken_at_the_rescaled_weights(name):
-    make, _ = STEPS[name]
-    weight, optimizer, _ = warmed_up(make)
-    rescale_moments_(optimizer.state[weight], FACTOR, state_powers(optimizer))
-    twin, follower, _ = warmed_up(make, factor=FACTOR)
-    for key, value in follower.state[twin].items():
-        if isinstance(value, torch.Tensor) and key != "ax":  # the average of weights, which go other ways
-            torch.testing.assert_close(optimizer.state[weight][key], value, rtol=1e-10, atol=0)
-
-
 def test_adadelta_goes_on_along_the_same_functions():
     def make(weights):
         return optim.Adadelta(weights, eps=1e-12)

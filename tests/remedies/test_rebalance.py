@@ -14,12 +14,10 @@ from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import train
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.remedies import rebalance as rebalance_module
 from gatdiag.remedies import rebalance_
 from gatdiag.remedies.orbit import Orbit, multiply_
-from tests.laws.models.operations import Written
 from tests.laws.zoo import ZOO, build
-from tests.remedies.stacks import EDGES, STACKS, X, initialized, interrupts, seeded, unchanged
+from tests.remedies.stacks import EDGES, STACKS, X, initialized, seeded, unchanged
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -59,7 +57,9 @@ def assert_balanced(model, done, *args, **kwargs):
 
 
 MODELS = {
-    **STACKS,
+    **{
+        name: STACKS[name] for name in ("gatv2 unshared with heads of both kinds", "gat", "gatv2 between linear layers")
+    },
     "residual gcn": lambda: gcn(5, 3, hidden_channels=6, layers=5, residual=True),
     "sage": lambda: Stack([gnn.SAGEConv(5, 4), gnn.SAGEConv(4, 6), gnn.SAGEConv(6, 3)]),
     "gin": lambda: Stack([gnn.GINConv(gnn.MLP([5, 6, 4])), gnn.GINConv(gnn.MLP([4, 6, 3]))]),
@@ -124,36 +124,6 @@ def test_models_of_every_kind_keep_their_function(name):
         torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-4 * size)
 
 
-def test_twice_is_once():
-    torch.manual_seed(0)
-    model = roughened(gat(5, 3, hidden_channels=4, layers=3).double())
-    rebalance_(model, X.double(), EDGES)
-    again = rebalance_(model, X.double(), EDGES)
-    assert list(again.factors.values()) == pytest.approx([1.0] * 8, abs=1e-10)
-
-
-def test_nothing_but_weights_and_gradients_changes():
-    torch.manual_seed(0)
-    model = roughened(gat(5, 3, hidden_channels=4, layers=3, dropout=0.5))
-    loss(model(X, EDGES)).backward()
-    before = {
-        name: (id(p), id(p.grad), p.dtype, p.requires_grad, p.clone(), p.grad.clone()) for name, p in named(model)
-    }
-    state, modes = torch.get_rng_state(), [module.training for module in model.modules()]
-    hooks = [len(module._forward_hooks) for module in model.modules()]
-    done = rebalance_(model, X, EDGES)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert [module.training for module in model.modules()] == modes
-    assert [len(module._forward_hooks) for module in model.modules()] == hooks
-    for name, p in named(model):
-        *same, weight, gradient = before[name]
-        assert [id(p), id(p.grad), p.dtype, p.requires_grad] == same
-        assert p.is_leaf
-        torch.testing.assert_close(p * p.grad, weight * gradient)
-    assert not torch.equal(model.convs[0].lin_l.weight, before["convs.0.lin_l.weight"][4])
-    assert done.skipped == ()
-
-
 def named(model):
     return list(model.named_parameters())
 
@@ -168,32 +138,6 @@ def test_gradients_are_those_of_the_rescaled_model():
     loss(model(X.double(), EDGES)).backward()
     for parameter, gradient in zip(model.parameters(), carried, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
-
-
-def test_a_backward_pass_of_before_is_refused_by_autograd():
-    model = gat(5, 3, hidden_channels=4, layers=3)
-    waiting = loss(model(X, EDGES))
-    rebalance_(model, X, EDGES)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        waiting.backward()
-
-
-class Embedded(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table, self.out = nn.Embedding(6, 4, sparse=True), nn.Linear(4, 3)
-
-    def forward(self, nodes):
-        return self.out(self.table(nodes).relu())
-
-
-def test_sparse_gradients_are_refused_and_nothing_changed():
-    model, nodes = roughened(Embedded()), torch.tensor([0, 2, 2, 5, 1, 0])
-    loss(model(nodes)).backward()
-    with unchanged(model), pytest.raises(ModelError, match="clear them first"):
-        rebalance_(model, nodes)
-    model.zero_grad()
-    assert rebalance_(model, nodes).imbalance_after < 1e-6
 
 
 def test_relative_gradients_balance():
@@ -231,13 +175,6 @@ def test_moments_follow():
         assert now["step"] == state["step"]
 
 
-def test_unknown_optimizers_change_nothing():
-    model = roughened(gat(5, 3, hidden_channels=4, layers=3))
-    optimizer = torch.optim.LBFGS(model.parameters())
-    with unchanged(model), pytest.raises(OptimizerError, match="create a new one"):
-        rebalance_(model, X, EDGES, optimizer=optimizer)
-
-
 def test_frozen_parameters_stay_and_are_named():
     model = roughened(gcn(5, 3, hidden_channels=4, layers=4))
     frozen = model.convs[1].lin.weight.requires_grad_(False)
@@ -250,19 +187,6 @@ def test_frozen_parameters_stay_and_are_named():
     assert between == "layer 1 (convs.0), all neurons"  # from the first to the last, past the frozen one
     assert len(behind) == 4
     assert all("convs.2" in name for name in behind)
-
-
-def test_dead_neurons_are_skipped():
-    torch.manual_seed(0)
-    model = roughened(gcn(5, 3, hidden_channels=4, layers=3))
-    with torch.no_grad():
-        model.convs[0].lin.weight[1] = 0
-    done = rebalance_(model, X, EDGES)
-    (left,) = done.skipped
-    assert "neuron 1" in left.what
-    assert "its incoming weights are zero" in left.reason
-    assert len(done.factors) == 7
-    assert done.imbalance_after < 1e-6
 
 
 def test_a_model_without_laws_is_left_as_it_is():
@@ -282,25 +206,6 @@ def test_low_precision_and_wrappers():
     assert done.own.relative < done.own.epsilon**0.5
 
 
-@pytest.mark.parametrize("towards", ["c", "relative-gradients"])
-def test_complex_weights_are_balanced(towards):
-    torch.manual_seed(0)
-    model, x = Written(lambda x, a, b: torch.view_as_real(x @ a @ b)), torch.randn(5, 3, dtype=torch.cfloat)
-    model.weights.update({name: nn.Parameter(torch.randn(3, 3, dtype=torch.cfloat)) for name in "ab"})
-    model(x).square().sum().backward()
-    before = model(x)
-    done = rebalance_(model, x, towards=towards)
-    assert len(done.factors) == 3
-    assert done.imbalance_after < 1e-5 < 0.01 < done.imbalance_before
-    torch.testing.assert_close(model(x), before)
-
-
-def shared_memory():
-    model = gcn(4, 4, hidden_channels=4, layers=3)
-    model.convs[1].lin.weight = nn.Parameter(model.convs[0].lin.weight.detach())
-    return model
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -309,13 +214,17 @@ def shared_memory():
         (lambda m: rebalance_(m, X, EDGES, towards="relative-gradients"), InputError, r"call this after loss.backward"),
         (lambda m: rebalance_(m, X, EDGES, optimizer="SGD"), InputError, r"torch.optim.Optimizer, got str"),
         (
+            lambda m: rebalance_(m, X, EDGES, optimizer=torch.optim.LBFGS(m.parameters())),
+            OptimizerError,
+            "create a new one",
+        ),
+        (
             lambda m: rebalance_(m, X, EDGES, optimizer=torch.optim.SGD([nn.Parameter(X)])),
             InputError,
             "without any of its parameters",
         ),
         (lambda m: rebalance_(m, X * math.nan, EDGES), ModelError, "not finite"),
         (lambda m: rebalance_(m), ModelError, "forward pass failed"),
-        (lambda m: rebalance_(shared_memory(), X[:, :4], EDGES), ModelError, r"convs.0.lin.weight and convs.1.lin"),
     ],
 )
 def test_misfits_are_refused_and_nothing_changed(call, error, message):
@@ -375,19 +284,3 @@ def test_undoing_puts_all_back_bit_for_bit():
     assert torch.equal(model(*inputs), output)
     optimizer.step()
     done.undo()
-
-
-def test_an_interrupt_at_any_line_changes_nothing(monkeypatch):
-    torch.manual_seed(0)
-    model = roughened(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
-    optimizer = trained(model, X)
-    before = snapshot(model, optimizer)
-    laws = rebalance_module.find_repeatable_laws(model, (X,), {})
-    balanced = rebalance_module.find_verified_rescaling(model, laws, None, (X,), {})
-    monkeypatch.setattr(rebalance_module, "find_repeatable_laws", lambda *_: laws)  # both are slow, and change nothing
-    monkeypatch.setattr(rebalance_module, "find_verified_rescaling", lambda *_, **__: balanced)
-    for line, done in interrupts(lambda: rebalance_(model, X, optimizer=optimizer), "rebalance.py"):
-        assert done is not None or snapshot(model, optimizer) == before, line
-    assert snapshot(model, optimizer) != before
-    done.undo()
-    assert snapshot(model, optimizer) == before

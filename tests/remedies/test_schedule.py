@@ -9,10 +9,9 @@ from torch import nn
 from torch_geometric.nn import GATv2Conv
 
 from gatdiag import find_laws
-from gatdiag.errors import InputError, ModelError, OptimizerError
+from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.models import Stack, gat
-from gatdiag.remedies import Rebalance, lipschitz_normalize_, rebalance_
-from tests.remedies.stacks import interrupts
+from gatdiag.remedies import Rebalance, rebalance_
 
 X = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 EDGES = torch.randint(0, 8, (2, 30), generator=torch.Generator().manual_seed(1))
@@ -111,72 +110,16 @@ def test_undoing_ends_it(model):
     assert str(schedule) == "rebalance:\n  Stack: 12 laws, towards c, every 1 steps"
 
 
-def state(model, optimizer):
-    weights = list(model.parameters())
-    moments = [tensor for weight in weights for tensor in optimizer.state[weight].values()]
-    return [tensor.tolist() for tensor in [*weights, *(weight.grad for weight in weights), *moments]]
-
-
-def test_an_interrupt_at_any_line_comes_before_all_is_rescaled_or_after_it():
-    torch.manual_seed(0)
-    model = Stack([GATv2Conv(5, 2), GATv2Conv(2, 3)]).double()
-    optimizer = OPTIMIZERS["Adam"](model)
-    train(model, optimizer, 1)
-    start = copy.deepcopy([optimizer.state[weight] for weight in model.parameters()])
-    weights = [(weight.detach().clone(), weight.grad.clone()) for weight in model.parameters()]
-
-    def step():
-        for weight, (value, gradient), kept in zip(model.parameters(), weights, start, strict=True):
-            weight.data.copy_(value)
-            weight.grad.copy_(gradient)
-            optimizer.state[weight] = copy.deepcopy(kept)
-        schedule._before_step(optimizer)
-        return True
-
-    schedule = Rebalance(model, X, EDGES, optimizer=optimizer, every=1)
-    before, seen = state(model, optimizer), set()
-    step()
-    after = state(model, optimizer)
-    assert after != before
-    for line, _ in interrupts(step, "*e.py"):
-        found = state(model, optimizer)
-        assert found in (before, after), line
-        seen.add(found == after)
-    assert line > 20
-    assert seen == {False, True}
-
-
-def test_a_remedy_that_changes_the_laws_is_not_passed_over(model):
-    optimizer = OPTIMIZERS["SGD"](model)
-    with Rebalance(model, X, EDGES, optimizer=optimizer, every=1) as schedule:
-        with lipschitz_normalize_(model), pytest.raises(ModelError, match="have changed since its laws were found"):
-            train(model, optimizer, 1)
-        train(model, optimizer, 1)
-    assert schedule.times == 1
-
-
 def test_what_does_not_fit_is_refused(model):
     optimizer = OPTIMIZERS["SGD"](model)
     with pytest.raises(InputError, match="every to be a positive number of steps, got 0"):
         Rebalance(model, X, EDGES, optimizer=optimizer, every=0)
     with pytest.raises(InputError, match="'c' or 'relative-gradients', got 'norm'"):
         Rebalance(model, X, EDGES, optimizer=optimizer, towards="norm")
-    with pytest.raises(InputError, match=r"torch\.optim\.Optimizer, got NoneType"):
-        Rebalance(model, X, EDGES, optimizer=None)
-    with pytest.raises(InputError, match="as the first argument, got Tensor"):
-        Rebalance(X, EDGES, optimizer=optimizer)
     line = nn.Linear(3, 2)
-    with pytest.raises(InputError, match="got one without any of its parameters"):
-        Rebalance(line, torch.ones(2, 3), optimizer=optimizer)
     with pytest.raises(ModelError, match="Expected a model with laws"):
         Rebalance(line, torch.ones(2, 3), optimizer=torch.optim.SGD(line.parameters()))
     gelu = nn.Sequential(line, nn.GELU(), nn.Linear(2, 2))
     with pytest.raises(ModelError, match=r"got none \([^(]*: gelu in 1 does not commute"):
         Rebalance(gelu, torch.ones(2, 3), optimizer=torch.optim.SGD(gelu.parameters()))
-
-    class Own(torch.optim.SGD):
-        pass
-
-    with pytest.raises(OptimizerError, match="Expected one of SGD"):
-        Rebalance(model, X, EDGES, optimizer=Own(model.parameters()))
     assert not optimizer._optimizer_step_pre_hooks

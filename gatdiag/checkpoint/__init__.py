@@ -15,15 +15,14 @@ Tensors:
 
 Both:
 
-- `inspection`: turn checkpoints into a run folder; `record`: write its rows
+- `inspection`: turn checkpoints into a run folder
 - `overview`: tables of an inspection, one row per layer or per parameter
 """
 
-from gatdiag.checkpoint.inspection import Inspection, inspect
+from gatdiag.checkpoint.inspection import Inspection, ModelCase, inspect
 from gatdiag.checkpoint.opening import Checkpoint, list_checkpoints, open_checkpoint
 from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.overview import layer_table, weight_table
-from gatdiag.checkpoint.record import ModelCase
 from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.writing import write_checkpoint
 from gatdiag.structure.from_names import find_layers

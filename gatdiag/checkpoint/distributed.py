@@ -7,13 +7,11 @@ bytes of each chunk of each tensor, as torch.save wrote it.
 import io
 import pickle
 from collections import OrderedDict
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gatdiag.checkpoint.torch_file import forbidden_names_error, read_bytes, scan_pickle
 from gatdiag.errors import InputError
@@ -63,14 +61,10 @@ def read_distributed(folder: Path) -> dict[Any, Any]:
         InputError: The metadata or a chunk is damaged or missing, or needs more than weights-only loading.
     """
     metadata = _read_metadata(folder / METADATA)
-    entries, paths, chunks = metadata.state_dict_metadata, metadata.planner_data, _read_chunks(folder, metadata)
-    if not isinstance(entries, dict):
-        raise InputError("its .metadata lists no tensors")
+    chunks, paths = _read_chunks(folder, metadata), metadata.planner_data or {}
     data: dict[Any, Any] = {}
-    for name, entry in entries.items():
-        path = paths.get(name) if isinstance(paths, dict) else None
-        value = _load_entry(name, entry, chunks.get(name, []))
-        _set_nested(data, path if isinstance(path, tuple) and path else (name,), value)
+    for name, entry in metadata.state_dict_metadata.items():
+        _set_nested(data, paths.get(name) or (name,), _join_chunks(name, entry, chunks.pop(name, [])))
     return data
 
 
@@ -85,62 +79,38 @@ def _read_metadata(path: Path) -> _StandIn:
     return metadata
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Part of a tensor: its first index in the tensor, and its bytes in a file."""
-
-    start: tuple[int, ...]
-    file: Path
-    offset: int
-    length: int
-
-    def load(self) -> Any:
-        with self.file.open("rb") as file:
-            file.seek(self.offset)
-            return read_bytes(file.read(self.length))
-
-
-def _read_chunks(folder: Path, metadata: _StandIn) -> dict[str, list[_Chunk]]:
-    """The chunks of each tensor: in files of the folder, and together no larger than these."""
-    chunks: dict[str, list[_Chunk]] = {}
+def _read_chunks(folder: Path, metadata: _StandIn) -> dict[str, list[tuple[Any, Any]]]:
+    """The chunks of each tensor, with their first indices in it: from files of the folder, each byte read once."""
+    chunks: dict[str, list[tuple[Any, Any]]] = {}
+    left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     for index, place in metadata.storage_data.items():
-        if not isinstance(index, _StandIn) or not isinstance(place, _StandIn) or not isinstance(index.fqn, str):
-            raise InputError("its .metadata does not say where the tensors are")
         name, offset, length = place.relative_path, place.offset, place.length
-        if type(name) is not str or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
-            raise InputError(f"its .metadata names {quote(name)}: expected a file in the same folder")
-        if place.transform_descriptors:
-            raise InputError("its tensors are compressed: save them without extensions")
         file = folder / name
-        if not file.is_file():
-            raise InputError(f"its file {quote(name)} is missing")
+        if Path(name).name != name or not file.is_file():
+            raise InputError(f"its file {quote(name)} is missing: expected it in the same folder")
         if not (type(offset) is type(length) is int and 0 <= offset <= offset + length <= file.stat().st_size):
             raise InputError(f"its file {quote(name)} is truncated: a chunk is missing")
-        chunks.setdefault(index.fqn, []).append(_Chunk(index.offset or (), file, offset, length))
-    available = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    if sum(chunk.length for listed in chunks.values() for chunk in listed) > available:
-        raise InputError("its .metadata places several tensors at the same bytes")
+        left -= length
+        if left < 0:
+            raise InputError("its .metadata places several tensors at the same bytes")
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            chunks.setdefault(index.fqn, []).append((index.offset or (), read_bytes(opened.read(length))))
     return chunks
 
 
-def _load_entry(name: Any, entry: Any, chunks: list[_Chunk]) -> Any:
-    kind = type(entry).__name__
-    if kind == "BytesStorageMetadata" and len(chunks) == 1:
-        return chunks[0].load()
-    if kind != "TensorStorageMetadata" or not chunks:
+def _join_chunks(name: Any, entry: Any, chunks: list[tuple[Any, Any]]) -> Any:
+    if not chunks:
         raise InputError(f"{quote(name)} is in none of its files")
-    size, tensors = entry.size, [chunk.load() for chunk in chunks]
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        raise InputError(f"expected {quote(name)} to be a tensor")
-    if len(tensors) == 1 and tuple(tensors[0].shape) == size:
-        return tensors[0].detach()
-    count = sum(tensor.numel() for tensor in tensors)
-    if prod(size) != count or len({chunk.start for chunk in chunks}) < len(chunks):
-        raise InputError(f"expected {quote(name)} of shape {quote(size)}, but its chunks hold {count:,} elements")
-    whole = torch.zeros(size, dtype=tensors[0].dtype)
-    for chunk, tensor in zip(chunks, tensors, strict=True):
-        place = tuple(slice(begin, begin + length) for begin, length in zip(chunk.start, tensor.shape, strict=True))
-        whole[place].copy_(tensor.detach())
+    ((start, first), *others) = chunks
+    if type(entry).__name__ == "BytesStorageMetadata" or (not others and tuple(first.shape) == entry.size):
+        return first
+    count = sum(tensor.numel() for _, tensor in chunks)
+    if prod(entry.size) != count or len({start for start, _ in chunks}) < len(chunks):
+        raise InputError(f"expected {quote(name)} of shape {quote(entry.size)}, but its chunks hold {count:,} elements")
+    whole = torch.zeros(entry.size, dtype=first.dtype)
+    for start, tensor in chunks:
+        whole[tuple(slice(begin, begin + length) for begin, length in zip(start, tensor.shape, strict=True))] = tensor
     return whole
 
 
@@ -148,6 +118,4 @@ def _set_nested(data: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None
     """Set a value in nested dictionaries; list positions become keys."""
     for key in path[:-1]:
         data = data.setdefault(key, {})
-        if not isinstance(data, dict):
-            raise InputError(f"its .metadata places {quote(path)} inside a value that is not a dictionary")
     data[path[-1]] = value

@@ -43,9 +43,6 @@ def identify_initialization(tensor: Tensor) -> tuple[Initialization, ...]:
     test. A normal draw must pass the Kolmogorov-Smirnov test and a chi-squared test of its variance (cube-root
     approximation).
 
-    Args:
-        tensor: A weight matrix or an attention vector.
-
     Returns:
         Names of initializations; empty if none fits, if there are fewer than 32 entries that are not constant, for
         non-finite entries and for dtypes other than float16, bfloat16, float32 and float64.

@@ -1,25 +1,58 @@
 """Turn saved checkpoints into a run folder, so that all figures and reports of runs work on them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gatdiag.checkpoint.measures import measure, measure_changes
 from gatdiag.checkpoint.opening import Checkpoint, PathLike, format_path, list_checkpoints, open_checkpoint
-from gatdiag.checkpoint.record import ModelCase, SavedStep, record_passes, record_weights
 from gatdiag.checkpoint.stack import ASSUMPTIONS, find_stack
 from gatdiag.checkpoint.state_dict import load_weights_, match_tensors
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names, quote
+from gatdiag.quantities import GROUPS, columns
 from gatdiag.recorder import meta
-from gatdiag.run import Run, load
+from gatdiag.recorder.settings import Selection, Settings, select
+from gatdiag.roles import ATTENTION
+from gatdiag.run import Run, Store, load
+from gatdiag.run.laws import RecordedLaws
 from gatdiag.structure import Structure, discover
 from gatdiag.structure.from_names import find_layers
 
+Tensors: TypeAlias = Mapping[str, Tensor]
+SavedStep: TypeAlias = tuple[int, Checkpoint]
 Notes: TypeAlias = dict[str, list[Path]]  # text -> checkpoints it applies to; empty: all
 
 _MAX_REASONS: Final = 3  # shown of why a model has no laws
 _MAX_PATHS: Final = 2  # shown in a note
+_ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.takes), "c")
+_CHANGE_GROUPS: Final = ("changes", "quantiles")
+_OF_UPDATES: Final = ("update_ratio", "predicted_c")  # no optimizer step is taken
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """The model that was saved, with its inputs and loss.
+
+    Attributes:
+        model: The model; the weights of each checkpoint are loaded into it.
+        args: Positional inputs of its forward pass.
+        kwargs: Keyword inputs.
+        loss: Maps the model's output to a scalar; None for no backward pass.
+        source: Description of where the inputs come from.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[[Any], Tensor] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,24 +124,36 @@ def inspect(
     compared = len(paths) > 1 or reference is not None
     structure = _find_structure(case, first)
 
-    def checkpoints() -> Iterator[SavedStep]:
+    def open_series() -> Iterator[SavedStep]:
         nonlocal last
         step = -1
         for done, path in enumerate(paths, 1):
             last = first if done == 1 and reference is None else _open(path, case, notes, mismatches)
             step = _next_step(last, step, notes)
             _compare_tensors(first, last, notes)
-            yield step, last.tensors, {} if last.epoch is None else {"epoch": last.epoch}
+            yield step, last
             on_progress(done, len(paths))
 
-    about = Path(folder), _run_name(paths), checkpoints(), lambda: [*_format_notes(mismatches), *_format_notes(notes)]
+    def format_all_notes() -> tuple[str, ...]:
+        return (*_format_notes(mismatches), *_format_notes(notes))
+
     if case is None or case.loss is None:
-        laws = _find_laws(case, first, structure, notes)
-        model = "state dict" if case is None else type(case.model).__name__
-        weights = first.tensors if compared else None
-        record_weights(*about, model, structure, laws, weights, quick=quick, overwrite=overwrite)
+        metrics = (*_ALWAYS, *_CHANGE_GROUPS) if compared else _ALWAYS
+        about = {
+            "name": _run_name(paths),
+            "model": "state dict" if case is None else type(case.model).__name__,
+            "device": "cpu",
+            "cadence": {"every": "checkpoint", "budget": None, "metrics": ", ".join(metrics), "groups": {}},
+            "structure": meta.describe_structure(structure, structure.order),
+            "laws": _find_laws(case, first, structure, notes),
+            **meta.describe_recording(select(metrics)),
+        }
+        with _sealed(Store.create(Path(folder), about, overwrite=overwrite)) as store:
+            _append_weights(store, open_series(), structure, first.tensors if compared else None, quick=quick)
+            store.update_meta(notes=[*store.meta["notes"], *format_all_notes()])
     else:
-        record_passes(*about, case, first.tensors, compared=compared, overwrite=overwrite)
+        settings = Settings(_recorded(compared), every=checkpoint, overwrite=overwrite, name=_run_name(paths))
+        _record_passes(Path(folder), settings, case, first.tensors, open_series(), format_all_notes)
     return Inspection(load(folder), tuple(paths), structure, last, _format_notes(notes), _format_notes(mismatches))
 
 
@@ -205,3 +250,125 @@ def _format_notes(notes: Notes) -> tuple[str, ...]:
     return tuple(
         f"{join_names(map(format_path, paths), _MAX_PATHS)}: {text}" if paths else text for text, paths in notes.items()
     )
+
+
+# --- from weights alone -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _sealed(store: Store) -> Iterator[Store]:
+    """Seal a run at the end, also after an error."""
+    try:
+        yield store
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        store.seal("interrupted" if interrupted else "failed", None if interrupted else str(error))
+        raise
+    store.seal("finished")
+
+
+def _append_weights(
+    store: Store, series: Iterable[SavedStep], structure: Structure, reference: Tensors | None, *, quick: bool
+) -> None:
+    """Append the rows of each checkpoint; c is left out where a parameter of a law is missing or has another shape."""
+    entries = store.meta["laws"]["found"]
+    laws = RecordedLaws(entries)
+    shapes = {term["parameter"]: tuple(term["shape"]) for entry in entries for term in entry["terms"]}
+    for step, saved in series:
+        tensors = saved.tensors
+        store.append("steps", {"step": step, **_epoch(saved)})
+        stored = {index: info for index, info in enumerate(structure.parameters) if info.name in tensors}
+        rows = []
+        for info in stored.values():
+            attention = info.role == ATTENTION
+            row = measure(tensors[info.name], matrix=not quick and not attention)
+            if reference is not None:
+                before = reference.get(info.name)
+                row |= measure_changes(before, tensors[info.name], attention=attention, quick=quick)
+            rows.append(row)
+        if rows:
+            indices = np.array([*stored], np.int32)
+            store.append("parameters", {"step": step, "parameter": indices, **_to_columns(rows)})
+        if shapes and shapes == {name: tuple(tensors[name].shape) for name in shapes if name in tensors}:
+            c = laws.c({name: _to_numpy(tensors[name]) for name in shapes})
+            store.append("neurons", {"step": step, "law": np.arange(len(c), dtype=np.int32), "c": c})
+
+
+def _epoch(saved: Checkpoint) -> dict[str, float]:
+    return {} if saved.epoch is None else {"epoch": saved.epoch}
+
+
+def _to_columns(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """One array per column, masked where a row has no value."""
+    return {
+        name: np.ma.masked_array(
+            [row.get(name, np.nan) for row in rows], mask=[name not in row for row in rows], dtype=np.float64
+        )
+        for name in dict.fromkeys(name for row in rows for name in row)
+    }
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.itemsize == 2 else tensor).numpy()  # numpy has no bfloat16
+
+
+# --- from forward and backward passes ---------------------------------------------------------------------------------
+
+
+def checkpoint(_: int) -> bool:
+    """Record each step; the settings of the run show this function's name."""
+    return True
+
+
+def _recorded(compared: bool) -> Selection:
+    left_out = {*_OF_UPDATES, *(name for group in _CHANGE_GROUPS if not compared for name in GROUPS[group].columns)}
+    return select([name for group in GROUPS.values() for name in group.columns if name not in left_out], 20.0)
+
+
+def _record_passes(
+    folder: Path,
+    settings: Settings,
+    case: ModelCase,
+    reference: Tensors,
+    series: Iterable[SavedStep],
+    format_notes: Callable[[], Iterable[str]],
+) -> None:
+    """Record each checkpoint as a training step, in training mode, with the same random numbers for each.
+
+    Laws are found with the weights of the reference, from which changes are measured.
+    """
+    from gatdiag.recorder import Recorder  # slow to import, and not needed for weights alone
+
+    recorder = Recorder(case.model, folder, settings)
+    if not recorder.enabled:
+        raise InputError("GATDIAG_DISABLE is set, so nothing can be recorded: unset it")
+    case.model.train()
+    with recorder:
+        load_weights_(case.model, reference)
+        _run_forward(case)
+        try:
+            for step, saved in series:
+                load_weights_(case.model, saved.tensors)
+                case.model.zero_grad()
+                loss = _run_forward(case)
+                loss.backward()
+                with recorder.step(step):
+                    recorder.log(loss=loss, **_epoch(saved))
+        finally:
+            case.model.zero_grad()
+        for note in format_notes():
+            recorder.note(note)
+
+
+def _run_forward(case: ModelCase) -> Tensor:
+    """The loss."""
+    torch.manual_seed(0)
+    try:
+        output = case.model(*case.args, **case.kwargs)
+        loss = case.loss(output) if case.loss is not None else output
+    except Exception as error:  # the user's code
+        raise ModelError(f"The forward pass or the loss failed: {type(error).__name__}: {error}") from error
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise ModelError("Expected the loss to be a scalar tensor that depends on the weights")
+    return loss

@@ -11,19 +11,7 @@ from gatdiag.recorder.weights import MATRIX_METRICS, measure_matrix
 
 
 def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
-    """Measure one parameter, as a recorder does.
-
-    Args:
-        tensor: Any shape. Rows are along axis 0.
-        matrix: Also compute the measures of matrices, such as the spectral norm, which takes most of the time.
-
-    Returns:
-        Column of the `parameters` table -> value.
-
-    Example:
-        >>> measure(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
-        {'norm': 3.0, 'non_finite': 0.0}
-    """
+    """Columns of the `parameters` table of one parameter; those of matrices, which take most of the time, if asked."""
     values = _as_floating(tensor)
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
@@ -46,21 +34,10 @@ def count_dead(tensor: Tensor) -> tuple[int, int]:
 def measure_changes(
     initial: Tensor | None, trained: Tensor, *, attention: bool, quick: bool = False
 ) -> dict[str, float]:
-    """Measure how much one parameter has changed, as a recorder does.
+    """Columns of the `parameters` table that measure the change of one parameter.
 
-    Args:
-        initial: w_0; its dtype may differ.
-        trained: w.
-        attention: True for an attention vector: its change is absolute, as it may start at zero.
-        quick: Skip the quantiles.
-
-    Returns:
-        Column of the `parameters` table -> value; empty if w_0 is missing or has another shape.
-
-    Example:
-        >>> before, after = torch.ones(2, 2), torch.tensor([[1.0, 1.0], [1.0, 4.0]])
-        >>> measure_changes(before, after, attention=False, quick=True)["changed_fraction_050"]
-        0.25
+    Empty if there is no initial value of the same shape. The change of an attention vector is absolute, as it may start
+    at zero. Without `quick`, there are quantiles, too.
     """
     if initial is None or initial.shape != trained.shape:
         return {}

@@ -1,7 +1,6 @@
 """Open saved checkpoints of any format without executing anything in them, and list those of a series in order.
 
-Formats are recognized by content, never by suffix. Each has a module with a function that reads it; whatever is wrong
-with a file becomes an `InputError`.
+Formats are recognized by content, never by suffix. Whatever is wrong with a file becomes an `InputError`.
 """
 
 import glob
@@ -11,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -137,21 +135,10 @@ def _check_sizes(tensors: Mapping[str, Tensor]) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def read_contents(path: Path, *, mapped: bool = True) -> tuple[str, Any]:
-    """Read a file or folder of any format.
-
-    Args:
-        path: The file; for a distributed or sharded checkpoint, its folder or index.
-        mapped: Memory-map tensors where the format allows it.
-
-    Returns:
-        The format, as in `Checkpoint`, and the saved object, usually a dictionary.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+def read_contents(path: Path) -> tuple[str, Any]:
+    """The format of a file or folder, as in `Checkpoint`, and the saved object."""
     with convert_errors(path):
-        kind, read = _find_reader(path, mapped=mapped)
+        kind, read = _find_reader(path)
         return kind, read(path)
 
 
@@ -164,30 +151,24 @@ def is_checkpoint(path: Path) -> bool:
     return True
 
 
-def _find_reader(path: Path, *, mapped: bool = True) -> Reader:
+def _find_reader(path: Path) -> Reader:
     if path.is_dir():
         return _find_folder_reader(path)
     if not path.is_file():
-        raise InputError("no such file" if not path.exists() else "it is not a regular file")
+        raise InputError("no such file, or not a regular one")
     if path.name.endswith(".index.json"):
         return "safetensors (sharded)", safetensors_file.read_sharded
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(torch_file.ZIP_MAGIC):
-        return "torch", partial(torch_file.read_torch, mapped=mapped)
+        return "torch", torch_file.read_torch
     if head.startswith(torch_file.LEGACY_MAGIC):
         return "torch (legacy)", torch_file.read_legacy
     if safetensors_file.is_safetensors(head):
         return "safetensors", safetensors_file.read_safetensors
-    raise InputError(_describe_unknown(head))
-
-
-def _describe_unknown(head: bytes) -> str:
-    if not head:
-        return "it is empty"
-    if head[:1] == b"\x80":
-        return "it is a pickle not written by torch.save: save the state_dict() with torch.save"
-    return "expected a file of torch.save or safetensors, or a folder of torch.distributed.checkpoint: not a checkpoint"
+    if head.startswith(b"\x80"):
+        raise InputError("it is a pickle not written by torch.save: save the state_dict() with torch.save")
+    raise InputError("not a checkpoint: expected a file of torch.save or safetensors, or a folder of a checkpoint")
 
 
 def _find_folder_reader(path: Path) -> Reader:
@@ -208,13 +189,10 @@ def convert_errors(path: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise type(error)(f"Cannot read {format_path(path)}: {error}") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {format_path(path)}: {error.strerror or quote(error)}") from error
-    except MemoryError as error:
-        raise InputError(f"Cannot read {format_path(path)}: it does not fit in memory") from error
     except Exception as error:
         line = quote(str(error).partition("\n")[0])
-        raise InputError(f"Cannot read {format_path(path)}: it is damaged ({type(error).__name__}: {line})") from error
+        reason = error.strerror if isinstance(error, OSError) else f"it is damaged ({type(error).__name__}: {line})"
+        raise InputError(f"Cannot read {format_path(path)}: {reason}") from error
 
 
 def format_path(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,6 @@ from torch import Tensor
 from gatdiag.checkpoint.initialization import identify_initialization
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import count_dead, measure
-from gatdiag.checkpoint.opening import Checkpoint
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
@@ -38,7 +37,6 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
         - changed_attention: share of attention vector entries that changed by more than 0.05
         - unchanged, relative_gradient: of feature weights
         - relative_mu: of the output
-        - remembered_gradient: relative gradient norm from Adam's second moments
         - initialization: that of the largest feature weight, after "balanced" if each neuron is; "" if unknown
     """
     run = inspection.run
@@ -56,10 +54,6 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
     table = pd.DataFrame({"kind": {layer.name: layer.kind for layer in inspection.structure}})
     for name, values in series.items():
         table[name] = values[values["step"] == _last_step(run)].set_index("layer")["value"].astype(np.float64)
-    table["remembered_gradient"] = [
-        _adam_gradient_norm(layer, inspection.last, norm)
-        for layer, norm in zip(inspection.structure, table["norm"], strict=True)
-    ]
     computed = [any(weight_name(i.name) != i.name for i in _features(layer)) for layer in inspection.structure]
     table.loc[computed, ["norm", "spectral_norm"]] = math.nan
     table["initialization"] = [
@@ -111,34 +105,6 @@ def _drift(run: Run) -> pd.DataFrame:
     first, last = (c[c["step"] == step] for step in (c["step"].min(), _last_step(run)))
     drift = (last["c"] - first["c"]).abs().where(last["step"] > c["step"].min())
     return last[["step", "layer"]].assign(value=drift).groupby(["step", "layer"], observed=True, as_index=False).max()
-
-
-def _adam_gradient_norm(layer: Layer, checkpoint: Checkpoint, norm: float) -> float:
-    """Relative gradient norm from Adam's second moments; NaN unless the file has them for all feature weights."""
-    optimizer = checkpoint.optimizer
-    beta2s = set() if optimizer is None else {_beta2(group) for group in optimizer.groups}
-    if optimizer is None or len(beta2s) != 1:
-        return math.nan
-    (beta2,) = beta2s
-    names = [info.name for info in _features(layer) if info.name in checkpoint.tensors]
-    squares = sum(_corrected_second_moment(optimizer.moments.get(name, {}), beta2) for name in names)
-    return math.sqrt(squares) / norm if norm > 0 and squares >= 0 else math.nan
-
-
-def _corrected_second_moment(state: Mapping[str, Tensor], beta2: float) -> float:
-    """Sum of the bias-corrected exp_avg_sq."""
-    square, step = state.get("exp_avg_sq"), state.get("step")
-    if square is None or step is None or step.numel() != 1 or not square.is_floating_point():
-        return math.nan
-    correction = 1 - beta2 ** float(step)
-    return float(square.double().sum()) / correction if correction > 0 else math.nan
-
-
-def _beta2(group: Mapping[str, Any]) -> float:
-    match group.get("betas"):
-        case [_, float(beta2)] if 0 <= beta2 < 1:
-            return beta2
-    return math.nan
 
 
 def _initialization(layer: Layer, tensors: Mapping[str, Tensor], c: float, norm: float) -> str:

@@ -99,10 +99,6 @@ def _law(layer: StackLayer, successor: StackLayer, neuron: int) -> Law:
 def read_plain_stack(tensors: Mapping[str, Tensor], structure: Structure) -> list[StackLayer]:
     """The linear maps of a state dict in order, each of which reads all outputs of the previous one and nothing else.
 
-    Args:
-        tensors: Name -> tensor.
-        structure: Its layers, from `find_layers(tensors)`.
-
     Raises:
         NotPlainError: Names and shapes allow anything else.
     """

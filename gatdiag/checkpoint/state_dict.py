@@ -24,7 +24,6 @@ _TYPES = {
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 }
 _MAX_DEPTH = 4  # of nested dictionaries
-_UNSUPPORTED = "sparse, quantized, complex, float8 or without data"
 _MAX_NAMES = 4  # in a note
 _HINT = (
     "Give the model that was saved, built with the same arguments; if its widths depend on the graph, name that graph "
@@ -68,12 +67,9 @@ def find_weights(data: Any) -> Weights:
         raise NoModelError(f"expected a state dict, or a dictionary with one, got {kind}")
     within = _find_path(data, _MAX_DEPTH, set())
     if within is None:
-        keys = _list_keys(data) or "no keys"
-        nested = [data, *(value for value in data.values() if isinstance(value, Mapping))]
-        unsupported = [key for dictionary in nested for key in _unsupported_keys(dictionary)]
-        reason = f", where {_list_keys(unsupported)} cannot be read ({_UNSUPPORTED})" if unsupported else ""
         raise NoModelError(
-            f"there is no state dict in it: expected tensors by name, or one of the usual keys, got {keys}{reason}"
+            f"there is no state dict in it: expected dense tensors by name, or one of the usual keys, got "
+            f"{_list_keys(data) or 'no keys'}"
         )
     state_dict = data
     for key in within:
@@ -143,14 +139,11 @@ def _describe_choice(data: Mapping[Any, Any], within: tuple[Any, ...], state_dic
         yield f"The file has only averaged weights, under {quote(within[0])}"
     if "n_averaged" in state_dict:
         yield "These weights are averages over training (n_averaged is among them)"
-    if unsupported := _unsupported_keys(state_dict):
-        yield f"Left out {len(unsupported)} tensors ({_UNSUPPORTED}): {_list_keys(unsupported)}"
+    if unsupported := [key for key, value in state_dict.items() if isinstance(value, Tensor) and not is_plain(value)]:
+        what = "sparse, quantized, complex, float8 or without data"
+        yield f"Left out {len(unsupported)} tensors ({what}): {_list_keys(unsupported)}"
     if other := [key for key, value in state_dict.items() if not isinstance(value, Tensor)]:
         yield f"Left out {len(other)} entries that are not tensors: {_list_keys(other)}"
-
-
-def _unsupported_keys(data: Mapping[Any, Any]) -> list[Any]:
-    return [key for key, value in data.items() if isinstance(value, Tensor) and not is_plain(value)]
 
 
 def _list_keys(keys: Iterable[Any]) -> str:
@@ -219,11 +212,6 @@ class TensorMatch:
 def match_tensors(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping[str, str]) -> TensorMatch:
     """Match the tensors of a checkpoint with those of a model by name, up to a prefix of all names such as "model.".
 
-    Args:
-        model: The model.
-        tensors: Name -> tensor, as in `Checkpoint.tensors`.
-        keys: Name -> key in the file.
-
     Raises:
         InputError: Less than half of the model's tensors are in the checkpoint with the same shape.
 
@@ -266,15 +254,7 @@ def match_tensors(model: nn.Module, tensors: Mapping[str, Tensor], keys: Mapping
 
 
 def load_weights_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a model, in place; its other tensors keep their values.
-
-    Args:
-        model: The model.
-        tensors: As in `TensorMatch.tensors`, of any dtype.
-
-    Raises:
-        ModelError: `load_state_dict` fails.
-    """
+    """Copy the tensors of a `TensorMatch` into a model, in place; its other tensors keep their values."""
     try:
         model.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:

@@ -34,7 +34,6 @@ _MAX_INSTRUCTIONS = 5_000_000  # about 120,000 tensors
 _MAX_LONG_NUMBERS = 1_000  # of more than 64 bits: as keys, they can be chosen so that all hashes collide
 _HASHED_PER_BYTE = 50  # elements of tuples that may be hashed per byte of the pickle
 _MAX_NAMES = 5  # in an error message
-_LONG = ("LONG", "LONG1", "LONG4", "INT")
 _HASHED_WITH_CONTENTS = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "DUP")
 # Instruction -> (values popped below the last mark, None if it uses no mark; values popped; values pushed)
 _STACK_EFFECTS = {
@@ -47,21 +46,17 @@ _STACK_EFFECTS = {
 }
 
 
-def read_torch(path: Path, *, mapped: bool = True) -> Any:
-    """Read a file of torch.save.
-
-    Args:
-        path: The file.
-        mapped: Memory-map the tensors.
+def read_torch(path: Path) -> Any:
+    """Read a file of torch.save; its tensors are memory-mapped.
 
     Raises:
         InputError: It is damaged, or needs more than weights-only loading.
     """
     with path.open("rb") as file:
         _check_archive(file, path.stat().st_size)
-        # torch maps files by path alone, takes this suffix for another format, and opens only paths that are UTF-8.
-        can_map = mapped and not str(path).endswith(".safetensors") and is_utf8(path)
-        return _load(str(path) if can_map else file, mmap=can_map)
+        if path.suffix == ".safetensors":  # which torch.load, given a path, takes for another format
+            return _load(file)
+        return _load(str(path), mmap=True)
 
 
 def read_legacy(path: Path) -> Any:
@@ -71,15 +66,6 @@ def read_legacy(path: Path) -> Any:
             _check_pickle(file, path.stat().st_size)
         file.seek(0)
         return _load(file)
-
-
-def is_utf8(path: Path) -> bool:
-    """True if the path is valid UTF-8, as libraries that open files outside of Python require."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_bytes(data: bytes) -> Any:
@@ -124,8 +110,6 @@ def _check_archive(file: IO[bytes], size: int) -> None:
 def _refuse_other_archives(names: set[str]) -> None:
     if any(name.endswith("/constants.pkl") for name in names):
         raise InputError("it is a TorchScript archive, which contains code: save the model's state_dict() instead")
-    if names and all(name.endswith(".npy") for name in names):
-        raise InputError("it is a NumPy archive (.npz): save its arrays as tensors, with torch.save or safetensors")
     if not any(name.endswith("/data.pkl") for name in names):
         raise InputError("it is a zip archive without data.pkl: not written by torch.save")
 
@@ -154,16 +138,9 @@ def scan_pickle(file: IO[bytes], length: int) -> list[str]:
     A loader that restricts imports executes no code, but hashing a tuple hashes all its elements: tuples of the same
     tuple, nested sixty deep, would take forever as a key. Pickles that hash too much are refused.
 
-    Args:
-        file: Positioned at the start of the pickle.
-        length: Size of the pickle in bytes, or more.
-
     Returns:
         The names that it imports, such as "collections.OrderedDict", in order. Names that protocols 4 and later
         assemble during execution are not included; the loader has to check them.
-
-    Raises:
-        InputError: It is damaged, too long, or would hash too much.
     """
     names: dict[str, None] = {}
     cost = _HashCost(_HASHED_PER_BYTE * length + 1_000_000)
@@ -204,7 +181,7 @@ class _HashCost:
         if name.endswith("PUT") or name == "MEMOIZE":
             self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
             return
-        if name in _LONG and not -(2**63) <= argument < 2**63:
+        if isinstance(argument, int) and not -(2**63) <= argument < 2**63:
             self._long_numbers_left -= 1
         below, pops, pushes = _STACK_EFFECTS[name]
         start = len(self._stack) - pops if below is None else self._marks.pop() - below

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 _COLUMN: Final = 10  # characters of a column of numbers
 _ROWS: Final = 40  # layers printed at each end of the table
 _NAME: Final = 40  # characters of a layer's name
-_NOTES: Final = 12  # notes printed
-_NOTE: Final = 800  # characters of a note
 
 # Heading, column of `checkpoint.layer_table`, format; a narrow terminal drops columns from the right.
 _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
@@ -49,7 +46,6 @@ _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
     ("largest\n|c|", "c", ".2g"),
     ("changed\n> 5 %", "changed", ".0%"),
     ("relative\ngradient", "relative_gradient", ".1e"),
-    ("gradient\n(Adam)", "remembered_gradient", ".1e"),
     ("relative\nmu", "relative_mu", ".1e"),
     ("drift\nof c", "c_drift", ".2g"),
     ("un-\nchanged", "unchanged", ".0%"),
@@ -93,7 +89,6 @@ def inspect(
     forward and backward with the weights of each checkpoint. Exits with status 0 if every finding is less severe than
     --fail-on, 1 if one is not, 2 if a file cannot be read.
     """
-    _import_quickly()
     from gatdiag import checkpoint
     from gatdiag.experiments.pool import one_thread
 
@@ -126,17 +121,6 @@ def inspect(
         written = [] if out is None else _save(inspection, out, overwrite=overwrite)
     _print_inspection(inspection, rows, diagnosis, written)
     exit_with_status([diagnosis], fail_on)
-
-
-def _import_quickly() -> None:
-    """Import torch and pandas without garbage collection, which would scan a million new objects repeatedly."""
-    gc.disable()
-    try:
-        import gatdiag.checkpoint
-        import gatdiag.diagnosis  # noqa: F401
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @contextmanager
@@ -187,14 +171,10 @@ def _print_inspection(
         last = printable(elide_middle(rows[_ROWS - 1].layer, _NAME))
         console.print(f"{left_out} layers after {last} are not shown; --out writes a page with all of them")
     for mismatch in inspection.mismatches:
-        console.print(printable(f"the checkpoint does not fit the model: {elide_middle(mismatch, _NOTE)}"))
+        console.print(printable(f"the checkpoint does not fit the model: {mismatch}"))
     print_diagnosis(diagnosis, "the page of --out")
-    for note in inspection.notes[:_NOTES]:
-        console.print(printable(f"note: {elide_middle(note, _NOTE)}"))
-    if len(inspection.notes) > _NOTES:
-        console.print(
-            f"{len(inspection.notes) - _NOTES} more notes are not shown; --out writes a page with all of them"
-        )
+    for note in inspection.notes:
+        console.print(printable(f"note: {note}"))
     for line in written:
         console.print(printable(f"written: {line}"), soft_wrap=True)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import inits
 
-from gatdiag.checkpoint.initialization import _kolmogorov_smirnov, identify_initialization
+from gatdiag.checkpoint.initialization import identify_initialization
 from gatdiag.remedies.schemes import LooksLinearLayout, looks_linear_
 
 SCHEMES = {
@@ -110,11 +110,3 @@ def test_orthogonality_at_extreme_sizes(size):
     assert identify_initialization(weight * size) == ()
     if size > 1e-38:  # below, single precision keeps too few digits
         assert identify_initialization(nn.init.orthogonal_(weight, generator=generator) * size) == ("orthogonal",)
-
-
-def test_distance_of_kolmogorov_and_smirnov():
-    from scipy.stats import kstest
-
-    levels = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    correction = math.sqrt(50) + 0.12 + 0.11 / math.sqrt(50)
-    assert _kolmogorov_smirnov(levels) == pytest.approx(correction * kstest(levels.numpy(), "uniform").statistic)

@@ -6,7 +6,7 @@ import torch
 from tests.checkpoint.mutating import started
 from tests.checkpoint.saved import FORMATS, kinds_of_tensors, lightning, save, trained
 
-COUNT = 500
+COUNT = 200
 
 
 @pytest.mark.slow

@@ -32,10 +32,9 @@ def check(data, model, optimizer):
     return state, notes
 
 
-@pytest.mark.parametrize("key", ["optimizer", "optimizer_state_dict", "optim", "opt"])
-def test_moments_by_order(key):
+def test_moments_by_order():
     model, optimizer = trained()
-    state, notes = check({key: optimizer.state_dict()}, model, optimizer)
+    state, notes = check({"optimizer": optimizer.state_dict()}, model, optimizer)
     assert notes == ()
     assert state.groups[0]["lr"] == 0.01
     assert "params" not in state.groups[0]
@@ -75,7 +74,7 @@ def test_two_groups_and_a_frozen_layer():
     assert [group["lr"] for group in state.groups] == [0.001, 1.0]
 
 
-@pytest.mark.parametrize("order", [[(2,), (1,), (0,)], [(1,), (0, 2)], [(2, 0), (1,)], [(0,), (1,), (2,)]])
+@pytest.mark.parametrize("order", [[(2,), (1,), (0,)], [(1,), (0, 2)]])
 def test_groups_of_the_same_shapes_are_not_told_apart_by_order(order):
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
     groups = [{"params": [p for number in of for p in model[number].parameters()]} for of in order]
@@ -85,25 +84,10 @@ def test_groups_of_the_same_shapes_are_not_told_apart_by_order(order):
     assert "cannot be matched" in notes[0]
 
 
-def test_a_group_that_fits_in_the_place_of_another_is_not_guessed():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
-    groups = [{"params": model[1].parameters()}, {"params": [*model[0].parameters(), *model[2].parameters()]}]
-    state, _ = read_optimizer_state({"optimizer": stepped(model, groups).state_dict()}, model.state_dict())
-    assert not state.matched
-
-
 def test_groups_that_only_fit_in_one_way_are_told_apart():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
     optimizer = stepped(model, [{"params": model[:2].parameters()}, {"params": model[2].parameters(), "lr": 1.0}])
     check({"optimizer": optimizer.state_dict()}, model, optimizer)
-
-
-def test_groups_without_moments_cannot_be_mistaken():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    optimizer = torch.optim.SGD([{"params": layer.parameters()} for layer in model], lr=0.1)
-    state, notes = read_optimizer_state({"optimizer": optimizer.state_dict()}, model.state_dict())
-    assert state.matched
-    assert notes == ()
 
 
 def test_other_optimizers_count_if_they_hold_moments():
@@ -166,11 +150,6 @@ def test_strange_states_have_no_moments(strange):
     assert not any(state.moments.values())
 
 
-def test_no_optimizer():
-    for data in ({}, [], {"optimizer": None}, {"optimizer": "adam"}, {"optim": [1, 2]}):
-        assert read_optimizer_state(data, {}) == (None, ())
-
-
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD, torch.optim.Adafactor])
 def test_state_that_holds_single_numbers_rows_and_columns(kind):
     model, _ = trained()
@@ -178,15 +157,6 @@ def test_state_that_holds_single_numbers_rows_and_columns(kind):
     state, notes = check({"optimizer": optimizer.state_dict()}, model, optimizer)
     assert state.matched
     assert notes == ()
-
-
-def test_state_of_other_shapes_is_not_matched():
-    model, _ = trained()
-    other = nn.Linear(9, 2, bias=False)
-    other = stepped(other, other.parameters())
-    state, _ = read_optimizer_state({"optimizer": other.state_dict()}, model.state_dict())
-    assert not state.matched
-    assert not state.moments
 
 
 @pytest.mark.parametrize(

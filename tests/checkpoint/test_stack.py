@@ -10,7 +10,7 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from gatdiag import find_laws
-from gatdiag.checkpoint.stack import ASSUMPTIONS, _law, find_stack, read_plain_stack
+from gatdiag.checkpoint.stack import ASSUMPTIONS, find_stack
 from gatdiag.experiments import models
 from gatdiag.laws import Laws
 from gatdiag.structure.from_names import find_layers
@@ -70,14 +70,9 @@ def assert_same(model, *args, **kwargs):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: models.gat(5, 3, hidden_channels=4, layers=4),
         lambda: models.gat(5, 3, hidden_channels=4, layers=3, heads=2),
         lambda: models.gcn(5, 3, hidden_channels=4, layers=4),
-        lambda: gnn.GAT(5, 4, 3, out_channels=3, heads=2),
-        lambda: gnn.GAT(5, 4, 3, out_channels=3, heads=2, v2=True),
         lambda: gnn.GAT(5, 4, 3, out_channels=3, v2=True, residual=True),
-        lambda: gnn.GCN(5, 4, 3, out_channels=3),
-        lambda: gnn.GraphSAGE(5, 4, 3, out_channels=3),
         lambda: gnn.GIN(5, 4, 3, out_channels=3),
         lambda: gnn.GCN(5, 4, 3, out_channels=3, jk="last"),
     ],
@@ -268,13 +263,13 @@ class Wired(nn.Module):
 
 def test_no_law_is_false_where_layers_read_parts_of_others():
     found = 0
-    for seed in range(500):
+    for seed in range(150):
         torch.manual_seed(seed)
         model = Wired(seed)
         if laws := by_terms(laws_of(model.state_dict())).keys():
             assert laws <= by_terms(find_laws(model, X)).keys(), model.wires
             found += len(laws)
-    assert found > 100
+    assert found > 30
 
 
 class Right(nn.Module):
@@ -321,56 +316,3 @@ def test_square_matrices_of_which_nothing_tells_the_way_round_have_no_law(patter
     assert not fed(model)
     assert "are outputs is not known" in shown(model.state_dict())[1][0].reason
     assert len(fed(Stack("lin#", *stack(8, 8, 8, make=nn.Linear)))) == 1
-
-
-MUTATIONS = (
-    lambda name, tensor, rng: {},
-    lambda name, tensor, rng: {name: torch.zeros([rng.randint(0, 3) for _ in range(rng.randint(0, 4))])},
-    lambda name, tensor, rng: {name.replace("weight", "bias"): tensor},
-    lambda name, tensor, rng: {name: tensor, f"x.{name}": tensor},
-    lambda name, tensor, rng: {name: tensor.reshape(-1)},
-    lambda name, tensor, rng: {name: tensor.unsqueeze(0)},
-    lambda name, tensor, rng: {name: torch.full_like(tensor, torch.nan, dtype=torch.float32)},
-)
-
-
-def mutated(tensors, rng):
-    """The state dict with a few entries removed, renamed, emptied, flattened or made NaN."""
-    tensors = dict(tensors)
-    for name in rng.sample(list(tensors), rng.randint(1, 4)):
-        tensors |= rng.choice(MUTATIONS)(name, tensors.pop(name), rng)
-    return tensors
-
-
-@pytest.mark.parametrize("name", ["library: GCN", "library: GIN", "library: GAT v1", "attention: gatv2 heads mean"])
-def test_whatever_the_shapes_there_is_an_answer_and_both_ways_to_c_agree(name):
-    rng = random.Random(0)
-    whole = build(name).model.state_dict()
-    found = 0
-    for _ in range(150):
-        tensors = mutated(whole, rng)
-        c = c_of(tensors)
-        found += len(c)
-        assert c == pytest.approx(laws_of(tensors).c().numpy(), rel=1e-4, abs=1e-5, nan_ok=True)
-    assert found > 0
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        gnn.GIN(5, 4, 3, out_channels=2),
-        gnn.GCN(5, 4, 3, out_channels=2),
-        gnn.GAT(5, 8, 3, out_channels=2, heads=4, v2=True),
-        nn.Sequential(gnn.GATConv(5, 3, heads=4, concat=False), nn.ReLU(), gnn.GATConv(3, 2)),
-        gnn.GCN(5, 1, 3, out_channels=2),
-    ],
-    ids=["GIN", "GCN", "heads", "averaged heads", "one neuron"],
-)
-def test_what_is_recorded_of_the_laws_is_all_of_them(model):
-    laws = shown(model.state_dict())[0]
-    pairs = pairwise(read_plain_stack(model.state_dict(), find_layers(model.state_dict())))
-    one_by_one = [_law(*pair, neuron) for pair in pairs for neuron in range(pair[1].in_features)]
-    assert [(law.name, law.kind, law.layer, law.neuron, law.terms) for law in laws] == [
-        (law.name, law.kind, law.layer, law.neuron, law.terms) for law in one_by_one
-    ]
-    assert len(laws) > 0

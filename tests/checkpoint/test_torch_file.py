@@ -4,7 +4,6 @@ import contextlib
 import io
 import pickle
 import zipfile
-from collections import OrderedDict
 
 import pytest
 import torch
@@ -40,20 +39,14 @@ def payloads(marker):
     python = f"open({str(marker)!r}, 'w').close()"
     return {
         "os.system": call("os.system", touch),
-        "posix.system": call("posix.system", touch),
         "subprocess.getoutput": call("subprocess.getoutput", touch),
         "builtins.eval": call("builtins.eval", python),
         "__builtin__.eval": call("__builtin__.eval", python),
-        "builtins.exec": call("builtins.exec", python),
-        "builtins.__import__": call("builtins.__import__", "antigravity"),
         "importlib.import_module": call("importlib.import_module", "antigravity"),
         "builtins.getattr": call("builtins.getattr", name("os"), "system"),
-        "socket.create_connection": call("socket.create_connection", ("127.0.0.1", 9)),
         "torch.load": call("torch.load", str(marker)),
-        "torch.hub.load": call("torch.hub.load", "a/b", "c"),
         "builtins.open": call("builtins.open", str(marker), "w"),
         "torch.nn.modules.linear.Linear": call("torch.nn.modules.linear.Linear", 3, 3),
-        "pathlib.Path.touch": call("pathlib.Path.touch", str(marker)),
     }
 
 
@@ -70,17 +63,11 @@ def test_code_is_named_and_never_run(tmp_path, kind, write):
 
 def test_the_payloads_run_where_nothing_guards(tmp_path):
     marker = tmp_path / "ran"
-    for kind in ("os.system", "builtins.eval", "builtins.exec", "builtins.open", "subprocess.getoutput"):
+    for kind in ("os.system", "builtins.eval", "builtins.open", "subprocess.getoutput"):
         made = pickle.loads(program(payloads(marker)[kind]))
         getattr(made, "close", int)()
         assert marker.exists()
         marker.unlink()
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_a_bare_pickle_is_not_read_at_all(tmp_path, protocol):
-    text = refusal(tmp_path, pickle.dumps({"weight": print}, protocol))
-    assert "pickle" in text or "not a checkpoint" in text
 
 
 def test_metadata_of_a_distributed_checkpoint_is_never_run(tmp_path):
@@ -113,21 +100,14 @@ CLAIMS = {
     "a tensor class": (call("torch.FloatTensor", TRILLION), "imports 'torch.FloatTensor'"),
     "a class of storages": (call("torch.FloatStorage", TRILLION), ""),
     "a storage": (tensor(storage(TRILLION), (2, 2), (2, 1)), ""),
-    "a negative storage": (tensor(storage(-4), (2, 2), (2, 1)), ""),
     "a storage that is not there": (tensor(storage(4, "1"), (2, 2), (2, 1)), ""),
     "a shape": (tensor(storage(4), (TRILLION, 2), (2, 1)), ""),
     "an offset": (tensor(storage(4), (2, 2), (2, 1), TRILLION), ""),
-    "a negative offset": (tensor(storage(4), (2, 2), (2, 1), -1), ""),
-    "a negative shape": (tensor(storage(4), (-2, -2), (2, 1)), ""),
     "a negative stride": (tensor(storage(4), (2, 2), (-2, 1)), ""),
-    "strides": (tensor(storage(4), (2, 2), (TRILLION, 1)), ""),
     "no stride at all": (tensor(storage(4), (TRILLION,), (0,)), ""),
     "an overflowing shape": (tensor(storage(4), (2**62, 2**62), (0, 0)), ""),
-    "a product that overflows": (tensor(storage(4), (2**40, 2**40), (0, 0)), ""),
     "too many axes": (tensor(storage(4), (1,) * 70, (1,) * 70), ""),
     "fewer strides than axes": (tensor(storage(4), (2, 2), (1,)), ""),
-    "a tensor of what is no storage": (tensor(value(3), (2,), (1,)), ""),
-    "an empty shape of a storage that is not there": (tensor(storage(4, "x"), (), ()), ""),
     "a call hidden in a tensor's class": (
         call(f"{TENSOR}_rebuild_from_type_v2", name("builtins.bytearray"), name("torch.Tensor"), (TRILLION,), None),
         "imports 'builtins.bytearray'",
@@ -139,10 +119,6 @@ CLAIMS = {
     "hooks": (
         call("torch._utils._rebuild_parameter", MATRIX, True, mapping({"0": name("builtins.bytearray")})),
         "imports 'builtins.bytearray'",
-    ),
-    "a dictionary whose methods are replaced": (
-        call("collections.OrderedDict") + mapping({"items": value(1)}) + b"b",
-        "",
     ),
     "a key whose hash never ends": (b"}" + deep(60, b"q\0h\0\x86") + b"Ns", "over and over"),
     "a key whose hash overflows the stack": (b"}" + deep(100_000, b"\x85") + b"Ns", "over and over"),
@@ -158,36 +134,21 @@ CLAIMS = {
     ),
     "a text longer than the file": (b"X" + (2**31).to_bytes(4, "little") + b"a", ""),
     ENDLESS: (b"N" * 5_000_001, "longer than 5,000,000 instructions"),
-    "objects without end": (
-        b"(" + name("collections.OrderedDict") + b"q\0)R" + b"h\0)R" * 100_000 + b"t",
-        "",
-    ),
     "a long number": (b"\x8b" + (2**31 - 1).to_bytes(4, "little"), ""),
     "a distant place of the memo": (b"Nr\xff\xff\xff\xff" + b"a", ""),
-    "codecs": (call("_codecs.encode", "a" * 99, "punycode"), ""),
-    "a loop": (b"]q\0h\0a", ""),
-    "a sparse tensor of nothing": (
-        call(f"{REBUILD}_sparse_tensor", call("torch.serialization._get_layout", "torch.sparse_coo"), (1, 2, 3)),
-        "",
-    ),
     "a quantized tensor": (
         call(f"{REBUILD}_qtensor", storage(TRILLION, kind="torch.QInt8Storage"), 0, (1,), (1,), (), False, None),
         "",
     ),
     "another class of tensors": (call(f"{REBUILD}_wrapper_subclass", 1), f"imports '{REBUILD}_wrapper_subclass'"),
-    "attributes twice": (
-        call(f"{TENSOR}_rebuild_from_type_v2", name(f"{TENSOR}_rebuild_from_type_v2"), name("torch.Tensor"), (), {}),
-        "",
-    ),
 }
 
 
 def test_what_a_file_claims_never_fills_memory_or_hangs(tmp_path):
     """Each claim under `weight`, opened and computed with where memory is limited: refused, or harmless."""
     for number, (claim, (body, _)) in enumerate(CLAIMS.items()):
-        for write in (archive, legacy):
-            if write is archive or claim != ENDLESS:  # which takes seconds
-                (tmp_path / f"{number:02} {write.__name__}").write_bytes(write(mapping({"weight": body})))
+        for write in (archive, legacy) if claim != ENDLESS else ():  # which takes seconds
+            (tmp_path / f"{number:02} {write.__name__}").write_bytes(write(mapping({"weight": body})))
     files = sorted(path.name for path in tmp_path.iterdir())
     read = {name for name, outcome in zip(files, started(tmp_path), strict=True) if outcome == "read"}
     harmless = {"a storage", "too many axes", "an attribute that is a method"}
@@ -203,12 +164,6 @@ def test_what_would_never_end_is_refused_before_it_is_loaded(tmp_path, claim, wr
         body, reason = body[:5_001], "longer than 5,000 instructions"
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("loaded"))
     assert reason in refusal(tmp_path, write(body))
-
-
-def test_attributes_of_a_tensor_do_not_stand_in_for_its_methods(tmp_path):
-    path = tmp_path / "model.pt"
-    path.write_bytes(archive(mapping({"weight": CLAIMS["an attribute that is a method"][0]})))
-    assert open_checkpoint(path).tensors["weight"].numel() == 4
 
 
 def test_the_assembler_writes_what_torch_reads(tmp_path):
@@ -250,20 +205,6 @@ def test_a_record_that_is_there_twice_and_a_comment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("archive/data/0", "brchive/data/0", "differ"),
-        ("archive/data.pkl", "archive/none.pkl", "without data.pkl"),
-        ("archive/data/0", "archive/data/1", "differ"),
-    ],
-)
-def test_a_directory_with_other_names(tmp_path, old, new, reason):
-    data = archive(GOOD)
-    start = data.index(b"PK\1\2")
-    assert reason in refusal(tmp_path, data[:start] + data[start:].replace(old.encode(), new.encode()))
-
-
-@pytest.mark.parametrize(
     ("place", "new", "reason"),
     [
         (8, b"\1", "damaged"),
@@ -286,10 +227,6 @@ def test_records_over_one_another(tmp_path):
     data[inside : inside + len(header)] = header
     data = directory_changed(bytes(data), "archive/data/1", 42, inside.to_bytes(4, "little"))
     assert "'archive/data/0' overlaps another" in refusal(tmp_path, data)
-
-
-def test_no_pickle(tmp_path):
-    assert "without data.pkl" in refusal(tmp_path, archive(GOOD).replace(b"archive/data.pkl", b"archive/none.pkl"))
 
 
 def directory_changed(data, record, place, new):
@@ -333,11 +270,6 @@ def test_any_bytes_are_read_or_refused(data):
             scanned(start + data)
 
 
-def test_names_are_listed_once_and_in_order():
-    value = [OrderedDict(a=1), print, OrderedDict(), {1, 2}]
-    assert scanned(pickle.dumps(value, 2)) == ["collections.OrderedDict", "__builtin__.print", "__builtin__.set"]
-
-
 def nested(depth, protocol):
     value = ()
     for _ in range(depth):
@@ -345,7 +277,7 @@ def nested(depth, protocol):
     return pickle.dumps({value: 1} if depth < 15 else [value], protocol)
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 4])
 def test_tuples_of_the_same_tuples(protocol):
     scanned(nested(10, protocol))
     with pytest.raises(InputError, match="over and over"):

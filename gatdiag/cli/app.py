@@ -65,8 +65,6 @@ class _Group(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
-        if not options.setdefault("standalone_mode", True):
-            return super().main(*args, **options)
         given = args[0] if args else options.get("args")
         if "" in (sys.argv[1:] if given is None else given):
             _print_error("got an empty argument; the current folder is .")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform, split_list
+from gatdiag.cli.options import DATA_FOLDER, Data, Inputs, Root, Transform, parse_every, split_list
 from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.errors import InputError
 
 if TYPE_CHECKING:
-    from gatdiag.experiments.bench import Case, Cost, Every
+    from gatdiag.experiments.bench import Case, Cost
 
 _SECONDS: Final = 20.0
 _AUTO_SECONDS: Final = 150.0  # every="auto" thins out recording only after some time
@@ -46,7 +46,7 @@ def bench(
     every: Annotated[str, typer.Option(metavar="K", help="Record every K-th step, or auto.")] = "1",
     seconds: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Duration of each measurement. Default: 20, or 150 with --every auto."),
+        typer.Option(metavar="S", min=0, help="Duration of each measurement. Default: 20, or 150 with --every auto."),
     ] = None,
     peers: Annotated[
         bool, typer.Option("--peers", help="Also measure wandb, TensorBoard and Aim, if installed.")
@@ -68,9 +68,12 @@ def bench(
 
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise InputError(f"--device: expected cpu, or cuda if torch finds a GPU, got {device!r}")
-    cadence = 1 if remedies else _parse_every(every)
-    limit = _time_limit(seconds, cadence)
-    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in _parse_presets(metrics)}
+    cadence = 1 if remedies else parse_every(every, "auto")
+    limit = seconds if seconds is not None else _AUTO_SECONDS if cadence == "auto" else _SECONDS
+    presets = split_list(metrics)
+    if not presets:
+        raise InputError(f"--metrics: expected some of fast, standard, full, got {metrics!r}")
+    tools = {preset: (gatdiag_tool(preset, cadence), cadence) for preset in presets}
     tools |= {name: (tool, 1) for name, tool in PEERS.items() if peers}
     trainings = _trainings(factory, (data, inputs, root, transform), split_list(cases), torch.device(device))
     if remedies:
@@ -97,28 +100,6 @@ def bench(
     )
     for note in missing.values():
         console.print(note)
-
-
-def _parse_every(every: str) -> Every:
-    if every == "auto":
-        return "auto"
-    if every.isdecimal() and int(every) > 0:
-        return int(every)
-    raise InputError(f"--every: expected a positive number or auto, got {every!r}")
-
-
-def _time_limit(seconds: float | None, cadence: Every) -> float:
-    if seconds is None:
-        return _AUTO_SECONDS if cadence == "auto" else _SECONDS
-    if not 0 <= seconds < float("inf"):
-        raise InputError(f"--seconds: expected a number of at least 0, got {seconds:g}")
-    return seconds
-
-
-def _parse_presets(metrics: str) -> list[str]:
-    if not split_list(metrics):
-        raise InputError(f"--metrics: expected some of fast, standard, full, got {metrics!r}")
-    return split_list(metrics)
 
 
 def _trainings(

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gatdiag.cli.diagnose import diagnose_source, open_source
-from gatdiag.cli.printing import Name, format_number, make_table, plain_console
+from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.names import join_names, printable, quote
 from gatdiag.roles import ATTENTION
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
     from gatdiag.checkpoint import Inspection
     from gatdiag.run import Run
 
 _MAX_NAMES: Final = 6  # layers in a note
 _MAX_ALIKE: Final = 3  # rows of one role and quantity, unless all are asked for
-_ANY_WIDTH: Final = 10_000
 _CHANGED: Final = "changed_fraction_005"
 
 
@@ -111,24 +109,15 @@ def _flat_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _make_table(differing: pd.DataFrame, texts: list[str]) -> Table:
-    table = make_table(texts, ["A", "B", "difference"])
-    for row in differing.to_dict("records"):
-        names = (Name(printable(str(row[key]))) for key in texts)
-        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
-    return table
-
-
 def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool) -> None:
     console = plain_console()
     varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _MAX_ALIKE]
     shown = differing if most == 0 else varied.head(most)
+    table = make_table(["layer", "quantity"], ["A", "B", "difference"])
+    for row in shown.to_dict("records"):
+        names = (printable(str(row["layer"])), ", ".join(filter(None, (row["quantity"], row["role"]))))
+        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
     if len(shown):
-        table = _make_table(shown, ["layer", "role", "quantity"])
-        wide = console.options.update(max_width=_ANY_WIDTH)
-        if console.measure(table, options=wide).maximum > console.width:  # leave more room for the names of layers
-            both = (shown["quantity"] + ", " + shown["role"].astype(str)).str.removesuffix(", ")
-            table = _make_table(shown.assign(quantity=both), ["layer", "quantity"])
         console.print(table)
     else:
         console.print("No measured quantity differs." if share_layers else "The two have no layer in common.")

@@ -14,7 +14,6 @@ from gatdiag.cli.diagnose import print_diagnosis
 from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_empty
 from gatdiag.cli.printing import plain_console
 from gatdiag.cli.training import epoch_progress
-from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment, demo_settings
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder: the runs, the page and the figures.")] = Path(
         "gatdiag-demo"
     ),
-    layers: Annotated[int, typer.Option(metavar="N", help="Number of layers.")] = 10,
+    layers: Annotated[int, typer.Option(metavar="N", min=2, help="Number of layers.")] = 10,
     epochs: Annotated[
         int | None, typer.Option(metavar="N", help="Epochs per training. Default: depends on the graph.")
     ] = None,
@@ -48,8 +47,6 @@ def demo(
     from gatdiag.experiments.experiment import run_experiment
     from gatdiag.run import load
 
-    if layers < 2:
-        raise InputError(f"--layers: expected 2 or more, got {layers}")
     check_empty(out, overwrite=overwrite)
     default_rate, default_epochs = demo_settings(dataset)
     experiment = Experiment(

@@ -57,12 +57,7 @@ def laws(
 
 
 def layer_rows(found: Laws, layers: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """One row per layer, in order, then one per other place of laws, such as a residual stream.
-
-    Args:
-        found: The laws of a model.
-        layers: Name of each layer -> the names of its parameters.
-    """
+    """One row per layer (its name -> its parameters), then one per other place of laws, such as a residual stream."""
     numbers = found.by_layer()
     magnitude = found.normalized_c().abs()
     table = []

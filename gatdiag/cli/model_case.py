@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
@@ -31,18 +30,8 @@ def load_case(
 ) -> ModelCase:
     """Build the model that ``factory`` names and the inputs that ``data`` or ``inputs`` name.
 
-    Args:
-        factory: Target of the model.
-        data: Name of a graph.
-        inputs: Target of a function that returns the inputs instead.
-        root: Data set folder.
-        transform: Feature transform for ``data``, one of `gatdiag.experiments.data.TRANSFORMS`. None: the usual one.
-        sizes: in_channels and out_channels of the model, if known. Without ``data`` and ``inputs`` the model then runs
-            on the edges of the built-in graph, with random features.
-
-    Raises:
-        InputError: A name does not exist, both kinds of input are given, or the inputs have an unsupported form.
-        ModelError: The factory raises, or does not return a module.
+    ``sizes`` are in_channels and out_channels of the model, if known. Without ``data`` and ``inputs`` the model then
+    runs on the edges of the built-in graph, with random features.
     """
     if data is not None and inputs is not None:
         raise InputError("--data and --inputs are mutually exclusive: give one of them")
@@ -68,12 +57,7 @@ def load_case(
 def load_factory(
     factory: str, data: str, root: Path = DATA_FOLDER, transform: str | None = None
 ) -> tuple[Callable[[], nn.Module], Data, tuple[Any, ...]]:
-    """A function that returns a new model, the graph to train it on, and the inputs of its forward pass.
-
-    Raises:
-        InputError: A name does not exist.
-        ModelError: The factory raises, does not return a module, or is itself a module, which has no fresh weights.
-    """
+    """A function that returns a new model, the graph to train it on, and the inputs of its forward pass."""
     chosen = _parse_transform(transform, data)
     made = load_target(factory)
     if isinstance(made, nn.Module):
@@ -87,9 +71,6 @@ def load_factory(
 
 def load_target(target: str) -> Any:
     """The object at PACKAGE.MODULE:NAME, where NAME may be dotted. The current directory is importable.
-
-    Raises:
-        InputError: The target is malformed, its module cannot be imported, or the module has no such attribute.
 
     Example:
         >>> load_target("math:pi")
@@ -111,9 +92,7 @@ def load_target(target: str) -> Any:
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError as error:
-        near = get_close_matches(path, dir(module), n=1)
-        hint = f". Did you mean {module_name}:{near[0]}?" if near else ""
-        raise InputError(f"{target!r} does not exist: {error}{hint}") from error
+        raise InputError(f"{target!r} does not exist: {error}") from error
 
 
 def _describe_error(error: BaseException) -> str:
@@ -154,10 +133,7 @@ def _make_model(target: str, made: Any, sizes: Mapping[str, int]) -> nn.Module:
 
 
 def _size_arguments(target: str, made: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, int]:
-    try:
-        parameters = inspect.signature(made).parameters.values()
-    except ValueError:  # compiled callables may have no signature
-        return {}
+    parameters = inspect.signature(made).parameters.values()
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     missing = [name for name in required if name not in sizes]
     if not missing:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -88,6 +88,15 @@ def add_options(command: Callable[..., None], *added: Parameter) -> None:
 def split_list(text: str) -> list[str]:
     """The items of a comma-separated list."""
     return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def parse_every(text: str, *words: str) -> Any:
+    """--every: a positive number, or one of the words."""
+    if text in words:
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise InputError(f"--every: expected a positive number or {' or '.join(words)}, got {text!r}")
 
 
 def make_pool(workers: int | None, backend: str, address: str | None) -> Pool:

@@ -2,16 +2,13 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.containers import Lines
 from rich.table import Table
-from rich.text import Text
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
@@ -37,19 +34,6 @@ def make_table(texts: Iterable[str], numbers: Iterable[str]) -> Table:
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
-
-
-class Name(Text):
-    """A name that is broken at spaces, after dots and before underscores where a column is too narrow for it."""
-
-    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
-        """Break the name into lines."""
-        lines = [""]
-        for piece in re.split(r"(?<=[. ])|(?=_)", self.plain):
-            if lines[-1] and len(lines[-1] + piece) > width:
-                lines.append("")
-            lines[-1] += piece
-        return Text("\n".join(lines)).wrap(console, width, **options)
 
 
 def format_number(value: float | None, form: str) -> str:

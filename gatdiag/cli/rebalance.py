@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from enum import StrEnum
@@ -86,7 +86,7 @@ def rebalance(
         notes.append(
             f"note: only the weights under {under} are rescaled, not copies or averages of them elsewhere in the file"
         )
-    for line in (*lines, *_rounding_notes(checkpoint, weights), *notes, f"written: {written}"):
+    for line in (*lines, *notes, f"written: {written}"):
         plain_console().print(printable(line), soft_wrap=True)
 
 
@@ -145,35 +145,16 @@ def _skipped_lines(exclusions: Sequence[Exclusion]) -> list[str]:
     return [f"skipped {count}: {use_option_names(reason)}" for reason, count in reasons.most_common()]
 
 
-def _rounding_notes(checkpoint: Checkpoint, parameters: Mapping[str, Tensor]) -> Iterator[str]:
-    """Rounding errors of weights that the file holds in low precision."""
-    import torch
-
-    types = {checkpoint.tensors[name].dtype for name in parameters}
-    for dtype in sorted((dtype for dtype in types if dtype.is_floating_point and dtype.itemsize < 4), key=str):
-        name, error = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps / 2
-        yield f"weights are rounded to {name} in the file, each by up to {error:.1e} of its size"
-
-
 def _rescaled_moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]] | None:
-    """The optimizer state of the rescaled weights, rescaled with them; None if there is none.
-
-    Raises:
-        OptimizerError: The state is that of an unknown optimizer, or cannot be matched to the weights.
-    """
+    """The optimizer state of the rescaled weights, rescaled with them; None if there is none."""
     from gatdiag.remedies.moments import rescale_moments_
 
     if checkpoint.optimizer is None:
         return None
-    if checkpoint.optimizer.others:
+    if checkpoint.optimizer.others or not checkpoint.optimizer.matched:
         raise OptimizerError(
-            "The file has the state of several optimizers, and only that of a single one can be rescaled: drop it with "
-            "--moments drop"
-        )
-    if not checkpoint.optimizer.matched:
-        raise OptimizerError(
-            "The optimizer state in the file cannot be matched to the weights, and thus not rescaled: drop it with "
-            "--moments drop"
+            "The optimizer state in the file is of several optimizers, or cannot be matched to the weights, and thus "
+            "not rescaled: drop it with --moments drop"
         )
     held = {name: state for name, state in checkpoint.optimizer.moments.items() if name in scales and state}
     if not held:

@@ -26,7 +26,7 @@ def report(
         Path,
         typer.Option(
             metavar="FILE|DIR",
-            help="NAME.html, with figures in NAME-figures beside it; NAME.pdf, with all figures in one file; or a "
+            help="NAME.html, with figures in NAME-figures beside it; NAME.pdf, with all figures in one file; else a "
             "folder, for report.html and the figures.",
         ),
     ] = Path("report.html"),
@@ -49,15 +49,10 @@ def report(
     from gatdiag.report import write_report
     from gatdiag.report.page import open_runs
 
-    ending = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
-    kind = "html" if ending == "htm" else ending
+    kind = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     wanted = _parse_formats(formats or ("pdf" if kind == "pdf" else "html"))
-    is_file = kind.isalpha() or (out.exists() and not out.is_dir())  # a folder's name may end in .2
-    if is_file and kind not in ("html", "pdf"):
-        raise InputError(
-            f"--out: expected a file name ending in .html or .pdf, or a folder (which must exist if its name looks "
-            f"like a file's), got {str(out)!r}"
-        )
+    if out.is_file() and kind not in ("html", "pdf"):
+        raise InputError(f"--out: expected a folder, or a name ending in .html or .pdf, got the file {str(out)!r}")
     if kind == "pdf" and wanted != ["pdf"]:
         raise InputError(f"--out: {str(out)!r} is a single PDF file: give a folder, or leave out --format")
     opened = open_runs(runs)
@@ -68,8 +63,7 @@ def report(
     page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
     if "html" in wanted:
         typer.echo(write_report(opened, page, title=title, overwrite=overwrite))
-    pictures = [name for name in _PICTURES if name in wanted]
-    if pictures:
+    if pictures := [name for name in _PICTURES if name in wanted]:
         typer.echo(f"{_save_pictures(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
 
 
@@ -84,23 +78,19 @@ def _save_pdf(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
     from gatdiag.figures import render_document
     from gatdiag.run.files import atomic_write
 
-    if path.exists() and not overwrite:
-        raise InputError(f"{str(path)!r} exists: choose another --out, or replace it with --overwrite")
-    content = render_document(runs)
+    _check_free([path] if path.exists() else [], overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
-        part.write_bytes(content)
+        part.write_bytes(render_document(runs))
 
 
 def _save_pictures(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:
     from gatdiag.figures import save_figures
 
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"Expected a folder for the figures, got the file {str(folder)!r}")
-    taken = [] if overwrite else [path for kind in formats for path in folder.rglob(f"*.{kind}")]
-    if taken:
-        raise InputError(
-            f"{str(taken[0])!r} exists ({len(taken)} such files): choose another --out, or replace them with "
-            "--overwrite"
-        )
+    _check_free([path for kind in formats for path in folder.rglob(f"*.{kind}")], overwrite=overwrite)
     return len(save_figures(runs, folder, formats=formats))
+
+
+def _check_free(taken: Sequence[Path], *, overwrite: bool) -> None:
+    if taken and not overwrite:
+        raise InputError(f"{str(taken[0])!r} exists: choose another --out, or replace it with --overwrite")

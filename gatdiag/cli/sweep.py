@@ -54,20 +54,16 @@ def sweep(
     cells = sweeping.read_grid(grid)
     with count_progress(str(out), len(cells)) as on_cell:
         failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)
-    errors = [report_failures(failed.values(), len(cells))] if failed else []
     means = sweeping.summarize(cells, out)
-    try:
-        if not means.empty:
-            with atomic_write(out / "table.csv") as part:
-                means.to_csv(part, index=False)
-    except OSError as error:
-        errors.append(f"{out / 'table.csv'} could not be written: {error}")
+    if not means.empty:
+        with atomic_write(out / "table.csv") as part:
+            means.to_csv(part, index=False)
     if as_json:
         print_json({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
     elif not means.empty:
         _print_means(means, out)
-    if errors:
-        raise InputError("; ".join(errors))
+    if failed:
+        raise InputError(report_failures(failed.values(), len(cells)))
 
 
 def _print_means(means: pd.DataFrame, out: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, add_options
+from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, add_options, parse_every
 from gatdiag.cli.training import epoch_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
@@ -59,9 +59,7 @@ def train(
     with `gatdiag diagnose` and `gatdiag report`.
     """
     experiment = Experiment(**settings)
-    if every not in ("auto", "log") and not (every.isdecimal() and int(every) > 0):
-        raise InputError(f"--every: expected a positive number, auto or log, got {every!r}")
-    cadence: Any = int(every) if every.isdecimal() else every
+    cadence = parse_every(every, "auto", "log")
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
     from gatdiag.experiments.experiment import FILE, run_experiment

@@ -32,9 +32,7 @@ INTERRUPTED: Final = 130  # exit status of a process that was ended by Ctrl-C or
 def epoch_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, Epoch], None]]:
     """Train in one thread, with one progress bar per training on standard error.
 
-    Args:
-        epochs: Number of epochs of each training.
-        folders: Run folders; after Ctrl-C, a message names those that can be read.
+    After Ctrl-C, a message names the run folders that can be read.
     """
     from gatdiag.experiments.pool import one_thread
 

@@ -42,7 +42,7 @@ def treat(
     root: Root = DATA_FOLDER,
     transform: Transform = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps per training. Default: depends on the graph.")
+        int | None, typer.Option(metavar="N", min=1, help="Steps per training. Default: depends on the graph.")
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAME", help="SGD (without momentum) or Adam.")] = "SGD",
     learning_rate: Annotated[
@@ -120,8 +120,6 @@ def _make_settings(
 ) -> Experiment:
     from gatdiag.experiments.settings import Experiment, demo_settings
 
-    if steps is not None and steps < 1:
-        raise InputError(f"--steps: expected 1 or more, got {steps}")
     default_rate, default_steps = demo_settings(data)
     kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
     rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else default_rate

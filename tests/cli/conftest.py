@@ -1,7 +1,19 @@
+import sys
+from types import ModuleType
+
 import pytest
 
 from gatdiag.figures import rendering
 from gatdiag.report import sections
+
+
+@pytest.fixture
+def shelf(monkeypatch):
+    """An importable module, empty, as the user's own."""
+    module = ModuleType("shelf")
+    monkeypatch.setitem(sys.modules, "shelf", module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return module
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
@@ -85,12 +84,7 @@ def test_names_are_no_markup_and_the_models_own_output_is_apart(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["shelf"], "expected PACKAGE.MODULE:NAME"),
-        (["nowhere:gat"], "cannot import 'nowhere'"),
-        (["shelf:absent"], "'shelf:absent' does not exist"),
         (["shelf:failing"], "shelf:failing raised RuntimeError: first line second line"),
-        (["shelf:torch"], "to be an nn.Module or a function that returns one, got module"),
-        (["shelf:inputs"], "expected shelf:inputs to return an nn.Module, got list"),
         (["shelf:Perceptron", "--inputs", "shelf:misfits"], "hidden"),
         (["shelf:Perceptron", "--inputs", "shelf:failing"], "raised RuntimeError"),
         (["shelf:Perceptron", "--data", "corn"], "no graph is called 'corn'"),
@@ -130,13 +124,6 @@ def test_wrong_usage_is_one_line_too(arguments, message, path):
     assert "\x1b" not in line
 
 
-def test_without_arguments_there_is_help():
-    done = CliRunner().invoke(app, [], prog_name="gatdiag")
-    assert done.exit_code == 2
-    assert "Usage: gatdiag" in done.output
-    assert "inspect" in done.output
-
-
 def test_debug_adds_the_traceback(run):
     done = run("shelf:failing", "--debug")
     assert done.exit_code == 2
@@ -159,12 +146,6 @@ def test_what_has_no_law_is_said_once_whatever_the_width(run):
     wide = run("shelf:Smooth", "--inputs", "shelf:inputs")
     narrow = CliRunner(env={"COLUMNS": "40"}).invoke(app, ["laws", "shelf:Smooth", "--inputs", "shelf:inputs"])
     assert wide.stdout.count("sigmoid") == narrow.stdout.count("sigmoid") == 1
-
-
-def test_the_random_state_of_the_model_is_the_same_each_time(run):
-    torch.manual_seed(1)
-    first = run("shelf:Perceptron", "--inputs", "shelf:inputs").stdout
-    assert first == run("shelf:Perceptron", "--inputs", "shelf:inputs").stdout
 
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
@@ -190,9 +171,8 @@ for arguments in [], *([name, "--help"] for name in ["", *sys.argv[1:]]):
     assert all(f"Usage: gatdiag {name} " in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["laws", "gatdiag.experiments.models:gcn", "--json"], ["--version"]])
-def test_a_reader_that_stops_early_ends_it_quietly(arguments):  # the short one is noticed at the end only
-    command = [sys.executable, "-m", "gatdiag", *arguments]
+def test_a_reader_that_stops_early_ends_it_quietly():
+    command = [sys.executable, "-m", "gatdiag", "--version"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         process.stdout.close()
         assert process.stderr.read() == b""

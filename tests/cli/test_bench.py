@@ -12,14 +12,11 @@ from gatdiag.experiments import bench as experiments_bench
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    shelf = ModuleType("shelf")
+def bench(monkeypatch, shelf):
     shelf.mlp = lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     shelf.inputs = lambda: [torch.ones(5, 4)]
-    monkeypatch.setitem(sys.modules, "shelf", shelf)
     for peer in ("wandb", "aim", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, peer, None)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     return lambda *arguments: CliRunner(env={"COLUMNS": "100"}).invoke(app, ["bench", "--seconds", "0", *arguments])
 
 
@@ -93,8 +90,7 @@ def test_other_tools_write_where_they_are_told(monkeypatch, tmp_path):
         (["--data", "sbm"], "give PACKAGE.MODULE:FACTORY"),
         (["--cases", "gcn-2-small", "--metrics", "some"], "some"),
         (["--metrics", ","], "--metrics: expected some of fast, standard, full, got ','"),
-        (["--seconds", "nan"], "--seconds: expected a number of at least 0, got nan"),
-        (["--seconds", "-1"], "--seconds: expected a number of at least 0, got -1"),
+        (["--seconds", "-1"], "Invalid value for '--seconds'"),
         (["shelf:absent"], "'shelf:absent' does not exist"),
         (["--device", "nowhere"], "nowhere"),
     ],

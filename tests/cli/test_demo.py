@@ -1,6 +1,3 @@
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -9,8 +6,6 @@ import gatdiag
 from gatdiag.cli import demo as demo_module
 from gatdiag.cli.app import app
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 QUICK = ["--epochs", "3", "--layers", "3"]
 
 
@@ -64,20 +59,6 @@ def test_one_network_trains_and_the_other_does_not(tmp_path, light):
     assert runs[0].meta["optimizers"] == runs[1].meta["optimizers"]
     xavier, balanced = (run.steps for run in runs)
     assert xavier["val_accuracy"].max() <= 0.5 < 0.8 <= balanced["val_accuracy"].max()
-
-
-@pytest.mark.slow
-def test_on_cora(tmp_path, light):
-    raw = SHARED / "planetoid" / "Cora"
-    if not any(path.is_file() for path in raw.rglob("raw/*")):
-        pytest.skip("no raw files in shared/data/planetoid/Cora beside the repository")
-    shutil.copytree(raw, tmp_path / "root" / "planetoid" / "Cora", copy_function=shutil.copyfile)
-    done = demo("--dataset", "Cora", "--root", tmp_path / "root", "--out", tmp_path / "demo", *QUICK)
-    assert done.exit_code == 0, done.stderr
-    assert "A GAT of 3 layers on Cora, seed 0, learning rate 0.1" in done.stdout
-    run = gatdiag.load(tmp_path / "demo" / "balanced-orthogonal")
-    shapes = [info["shape"] for info in run.meta["structure"]["layers"][0]["parameters"]]
-    assert [64, 1433] in shapes
 
 
 def test_the_same_seed_gives_the_same_runs_and_options_arrive(tmp_path, light):

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-import gatdiag
 from gatdiag.cli.app import app
 from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
@@ -119,24 +118,6 @@ def test_odd_runs_get_a_diagnosis_or_one_line(tmp_path, case):
     assert says in " ".join(done.output.split())
     assert "Traceback" not in done.output
     assert len(done.stderr.splitlines()) == (status == 2)
-
-
-def test_mini_batches_recorded_at_every_tenth_step_are_diagnosed_while_they_go_on(tmp_path):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with gatdiag.watch(model, tmp_path / "run", every=10, law_search_seconds=0) as recorder:
-        for _ in range(60):
-            loss = nn.functional.cross_entropy(model(torch.randn(9, 4)), torch.randint(3, (9,)))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-        recorder.diagnosis()  # which writes what waits
-        done = diagnose(tmp_path / "run", "--json", "--fail-on", "never")
-    (said,) = json.loads(done.stdout)["diagnoses"]
-    assert "overshoot was not recorded" in said["skipped"]["lr-too-large"]
-    assert "recorded steps in a row" in said["skipped"]["gradients-not-cleared"]
 
 
 @pytest.mark.parametrize(

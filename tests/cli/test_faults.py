@@ -92,12 +92,6 @@ def test_networks_are_judged_before_their_training_too(judged):
     assert "| input-nonfinite | 1 | 1 | 1 |  |" in (folder / "preflight-calibration.md").read_text()
 
 
-def test_where_nothing_counts_nothing_is_foreseen(faults, tmp_path):
-    done = faults("--preflight", "--only", "lr-too-small")
-    assert done.exit_code == 0, done.stderr
-    assert (tmp_path / "only" / "preflight-calibration.md").read_text().startswith("# Faults before training")
-
-
 def test_pairs_can_be_chosen_by_a_cause(faults, tmp_path, monkeypatch):
     usual = {"width": 8, "steps": 2}
     plants = {"lr-too-small": {"lr": 1e-6}, "input-nonfinite": {"inputs": ("NaN in rows", 1)}}
@@ -140,22 +134,6 @@ def test_faults_are_treated_and_compared_with_their_twins(faults, tmp_path):
     assert abs(treated - twin) <= 0.05
     page = (tmp_path / "treatment" / "calibration.md").read_text()
     assert "Cured: 1 of 1 (100%); 0 more need a change in the user's code." in page
-
-
-def test_each_part_has_its_own_table_of_treatments(faults, tmp_path, monkeypatch):
-    rows = lambda case, folder: [{"case": case.name, "held_out": case.is_held_out, "good": ""}]  # noqa: E731
-    monkeypatch.setattr("gatdiag.experiments.faults.treatment.treat_case", rows)
-    for part in ("calibration", "held-out", "all"):
-        assert faults("--treat", "--part", part, "--only", "healthy").exit_code == 0
-    found = {
-        path.stem: [row["case"] for row in rows_of(path)] for path in (tmp_path / "only" / "treatment").glob("*.csv")
-    }
-    assert found == {
-        "calibration": ["healthy-00"],
-        "held-out": ["healthy-100"],
-        "all": ["healthy-00", "healthy-100"],
-    }
-    assert {path.stem for path in (tmp_path / "only" / "treatment").glob("*.md")} == {*found}
 
 
 def test_unwatched_a_training_is_that_of_its_recipe(tmp_path):

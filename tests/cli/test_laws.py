@@ -1,7 +1,5 @@
 import json
-import sys
 from fractions import Fraction
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,11 +19,8 @@ def perceptron():
 
 
 @pytest.fixture
-def document(monkeypatch):
-    module = ModuleType("shelf")
-    module.perceptron, module.inputs = perceptron, lambda: (X,)
-    monkeypatch.setitem(sys.modules, "shelf", module)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def document(shelf):
+    shelf.perceptron, shelf.inputs = perceptron, lambda: (X,)
     done = CliRunner().invoke(app, ["laws", "shelf:perceptron", "--inputs", "shelf:inputs", "--json"])
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)

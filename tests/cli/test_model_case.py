@@ -1,6 +1,4 @@
-import sys
 from functools import partial
-from types import ModuleType
 
 import pytest
 import torch
@@ -64,11 +62,8 @@ SHELF = {
 
 
 @pytest.fixture(autouse=True)
-def _shelf(monkeypatch):
-    module = ModuleType("shelf")
-    vars(module).update(SHELF)
-    monkeypatch.setitem(sys.modules, "shelf", module)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def _filled(shelf):
+    vars(shelf).update(SHELF)
 
 
 def load(factory, data=None, inputs=None):
@@ -91,10 +86,6 @@ def test_a_factory_gets_the_sizes_of_the_graph_that_it_has_arguments_for(factory
 
 def test_without_a_graph_a_factory_keeps_its_defaults():
     assert load("Sized", inputs="as_tuple").model.sizes == (1, 2, 3)
-
-
-def test_an_instance_is_taken_as_it_is():
-    assert load("instance").model is SHELF["instance"]
 
 
 def test_a_model_is_made_from_seed_zero():
@@ -126,10 +117,8 @@ def counts(monkeypatch):
     ("name", "transform", "divided", "source"),
     [
         ("Cora", None, True, "Cora, transform normalize-features"),
-        ("cora", "none", False, "cora, transform none"),
-        ("PubMed", "Normalize-Features", True, "PubMed, transform normalize-features"),
+        ("PubMed", "none", False, "PubMed, transform none"),
         ("Texas", None, False, "Texas, transform none"),
-        ("Texas", "normalize-features", True, "Texas, transform normalize-features"),
         ("sbm", "normalize-features", True, "sbm, transform normalize-features"),
         ("sbm", "none", False, "sbm"),
     ],
@@ -185,11 +174,6 @@ def test_a_factory_that_fails_is_refused(factory, message):
         load(factory)
 
 
-def test_sizes_that_only_a_graph_knows_are_asked_for():
-    with pytest.raises(ModelError, match=r"needs in_channels, width, .*only with --data"):
-        load("demanding", inputs="as_tuple")
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -201,11 +185,6 @@ def test_sizes_that_only_a_graph_knows_are_asked_for():
 def test_inputs_that_fail_are_refused(function, message):
     with pytest.raises(InputError, match=message):
         load("Sized", inputs=function)
-
-
-def test_a_graph_and_inputs_exclude_each_other():
-    with pytest.raises(InputError, match="mutually exclusive"):
-        load("Sized", data="sbm", inputs="as_tuple")
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------
@@ -229,9 +208,7 @@ def test_another_form_is_refused(target):
     [
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("def broken(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("raise KeyError", "KeyError"),
     ],
 )
 def test_a_module_that_fails_is_named_with_its_reason(tmp_path, monkeypatch, text, reason):
@@ -242,17 +219,7 @@ def test_a_module_that_fails_is_named_with_its_reason(tmp_path, monkeypatch, tex
     assert "'failing_module'" in str(raised.value)
 
 
-def test_a_missing_attribute_is_named():
-    with pytest.raises(InputError, match=r"'math:pi.squared' does not exist: .*'squared'"):
-        load_target("math:pi.squared")
-
-
 @pytest.mark.parametrize(("target", "module"), [("box.py:Lid", "box:Lid"), ("shelf/box.py:Lid", "shelf.box:Lid")])
 def test_a_file_is_answered_with_its_module(target, module):
     with pytest.raises(InputError, match=rf"names a file: give its module, {module}$"):
         load_target(target)
-
-
-def test_a_name_that_is_nearly_right_is_answered_with_the_right_one():
-    with pytest.raises(InputError, match=r"Did you mean math:floor\?"):
-        load_target("math:flor")

@@ -1,6 +1,4 @@
 import json
-import sys
-from types import ModuleType
 
 import pytest
 import torch
@@ -28,15 +26,12 @@ class BrokenBackward(nn.Linear):
 
 
 @pytest.fixture
-def preflight(monkeypatch):
-    module = ModuleType("shelf")
-    module.good = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
-    module.bad = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
-    module.narrow, module.twice = lambda: nn.Linear(3, 3), BrokenBackward
-    module.raising = lambda out: out.missing
-    module.inputs, module.loss = lambda: (X,), lambda out: F.cross_entropy(out, Y)
-    monkeypatch.setitem(sys.modules, "shelf", module)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def preflight(shelf):
+    shelf.good = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+    shelf.bad = lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
+    shelf.narrow, shelf.twice = lambda: nn.Linear(3, 3), BrokenBackward
+    shelf.raising = lambda out: out.missing
+    shelf.inputs, shelf.loss = lambda: (X,), lambda out: F.cross_entropy(out, Y)
     return lambda *arguments: CliRunner().invoke(app, ["preflight", *arguments])
 
 
@@ -77,15 +72,11 @@ def test_an_optimizer_has_the_weight_decay_that_is_given(preflight, monkeypatch)
     [
         (["shelf:good", "--inputs", "shelf:inputs"], "--inputs has no labels: give --loss"),
         (["shelf:good", *GIVEN, "--lr", "1"], "give --optimizer, too"),
-        (["shelf:good", *GIVEN, "--weight-decay", "1"], "give --optimizer, too"),
         (["shelf:good", *GIVEN, "--optimizer", "Adan"], "expected a class of torch.optim, such as SGD or Adam"),
         (["shelf:good", *GIVEN, "--optimizer", "SGD", "--lr", "-1"], "--optimizer SGD: Invalid learning rate: -1.0"),
         (["shelf:good", *GIVEN, "--fail-on", "x"], "'x' is not one of"),
-        (["shelf:nothing"], "'shelf:nothing' does not exist"),
         (["shelf:narrow", *GIVEN], "a training step of shelf:narrow raised RuntimeError: mat1 and mat2"),
-        (["shelf:narrow", "--data", "sbm"], "a training step of shelf:narrow raised"),
         (["shelf:good", "--inputs", "shelf:inputs", "--loss", "shelf:raising"], "a training step of shelf:good raised"),
-        (["shelf:good", "--inputs", "shelf:inputs", "--loss", "builtins:ord"], "a training step of shelf:good raised"),
         (["shelf:twice", *GIVEN], "a training step of shelf:twice raised RuntimeError"),
     ],
 )

@@ -71,20 +71,3 @@ def test_what_is_measured_anew_is_left_alone_where_nothing_is_to_train(reproduce
     assert (done.exit_code, done.stdout) == (0, "")
     assert "beyond-theorem-6-3 is measured anew each time: skipped because of --no-train" in done.stderr
     assert not (tmp_path / "out" / "beyond-theorem-6-3").exists()
-
-
-def test_a_file_for_a_folder_is_one_line(reproduce, tmp_path):
-    (tmp_path / "out").write_text("")
-    done = reproduce("table-3")
-    assert done.exit_code == 2
-    assert "expected a folder, got the file" in done.stderr
-
-
-def test_trainings_that_fail_are_a_line_for_each_reason(reproduce, monkeypatch):
-    cells = grid(data=["no such graph", "none either"], model="gcn", layers=2, seed=range(2))
-    monkeypatch.setitem(REPRODUCTIONS, "table-3", replace(REPRODUCTIONS["table-3"], quick=cells))
-    done = reproduce("table-3")
-    assert done.exit_code == 2
-    reasons = [line for line in done.stderr.splitlines() if line.startswith("2 failed: ")]
-    assert ["no such graph" in line for line in reasons] == [True, False]
-    assert "gatdiag: 4 of 4 trainings failed and will be retried by the next run" in done.stderr.splitlines()

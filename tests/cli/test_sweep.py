@@ -60,23 +60,6 @@ def test_where_every_training_fails_each_reason_is_a_line_and_there_is_no_table(
     assert "gatdiag: 4 of 4 trainings failed and will be retried by the next run" in done.stderr.splitlines()
 
 
-def test_a_table_that_cannot_be_written_hides_no_failed_training(sweep, tmp_path):
-    (tmp_path / "out" / "table.csv").mkdir(parents=True)
-    text = 'data = "csbm:nodes=200,features=16"\nlayers = 2\nwidth = 8\nepochs = 2\nlipschitz = "paper"\n'
-    done = sweep(text + 'initialization = ["xavier", "balanced_xavier"]')
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
-    assert "1 of 2 trainings failed" in line
-    assert "attention vector is zero" in done.stderr
-    assert "table.csv could not be written" in line
-    assert "xavier" in done.stdout
-
-
-def test_workers_are_of_processes(sweep):
-    done = sweep(GRID, "--backend", "dask")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "--workers only applies to --backend processes" in done.stderr
-
-
 def test_a_grid_that_makes_no_sense_is_one_line(sweep, tmp_path):
     done = sweep("depth = [2, 5]")
     assert (done.exit_code, done.stdout) == (2, "")

@@ -60,12 +60,6 @@ def test_states_by_name_as_fsdp_writes_them():
     check({"optim": {"state": state, "param_groups": [{"params": list(state), "lr": 0.01}]}}, model, optimizer)
 
 
-def test_names_within_a_lightning_module():
-    model, _ = trained()
-    optimizer = stepped(model, [(f"model.{name}", parameter) for name, parameter in model.named_parameters()])
-    check({"optimizer": optimizer.state_dict()}, model, optimizer)
-
-
 def test_two_groups_and_a_frozen_layer():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     model[0].weight.requires_grad_(False)

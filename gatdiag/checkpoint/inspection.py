@@ -81,7 +81,6 @@ def inspect(
     folder: PathLike,
     *,
     case: ModelCase | None = None,
-    reference: PathLike | None = None,
     quick: bool = False,
     overwrite: bool = False,
     on_progress: Callable[[int, int], object] = lambda _done, _of: None,
@@ -93,11 +92,10 @@ def inspect(
     per checkpoint give everything that is recorded in a training step.
 
     Args:
-        sources: Files, glob patterns and folders (`gatdiag.checkpoint.list_checkpoints`). Only one checkpoint and the
-            reference are in memory at a time.
+        sources: Files, glob patterns and folders (`gatdiag.checkpoint.list_checkpoints`). Changes are measured from
+            the first. Only this and another one are in memory at a time.
         folder: Where the run is written.
         case: The model, its inputs and its loss.
-        reference: The checkpoint that changes are measured from. Default: the first one.
         quick: Skip spectral norms and quantiles of weight changes, which take most of the time. No effect with a loss.
         overwrite: Delete an existing run in the folder.
         on_progress: Called after each checkpoint with the number done and the total.
@@ -120,15 +118,15 @@ def inspect(
     mismatches: Notes = {}
     if case is not None and case.source:
         _note(notes, f"the model ran on {case.source}")
-    first = last = _open(paths[0] if reference is None else Path(reference), case, notes, mismatches)
-    compared = len(paths) > 1 or reference is not None
+    first = last = _open(paths[0], case, notes, mismatches)
+    compared = len(paths) > 1
     structure = _find_structure(case, first)
 
     def open_series() -> Iterator[SavedStep]:
         nonlocal last
         step = -1
         for done, path in enumerate(paths, 1):
-            last = first if done == 1 and reference is None else _open(path, case, notes, mismatches)
+            last = first if done == 1 else _open(path, case, notes, mismatches)
             step = _next_step(last, step, notes)
             _compare_tensors(first, last, notes)
             yield step, last

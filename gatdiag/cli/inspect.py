@@ -68,10 +68,6 @@ def inspect(
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,
     transform: Transform = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Checkpoint from which changes are measured. Default: the first."),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Output folder: a run made of the checkpoints, its page and its figures."),
@@ -111,7 +107,6 @@ def inspect(
             files,
             Path(folder) / "run",
             case=case,
-            reference=reference,
             quick=quick,
             overwrite=overwrite,
             on_progress=on_progress,

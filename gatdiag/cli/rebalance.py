@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gatdiag.laws import Exclusion
     from gatdiag.remedies.verification import OutputDifference
 
-_Towards = StrEnum("_Towards", {"c": "c", "relative_gradients": "relative-gradients"})
 _Moments = StrEnum("_Moments", ["rescale", "drop"])
 
 
@@ -41,9 +40,6 @@ def rebalance(
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,
     transform: Transform = None,
-    towards: Annotated[
-        _Towards, typer.Option(help="Balance weights (c) or, with --data, relative-gradients.")
-    ] = _Towards.c,
     moments: Annotated[
         _Moments, typer.Option(help="Rescale the optimizer's state with the weights, or drop it.")
     ] = _Moments.rescale,
@@ -71,7 +67,7 @@ def rebalance(
         checkpoint = replace(checkpoint, optimizer=None)
     with redirect_stdout(sys.stderr):  # the user's code may print
         case = load_case(model, data, inputs, root, transform, infer_sizes(checkpoint))
-        weights, scales, lines = _balance(checkpoint, case, towards)
+        weights, scales, lines = _balance(checkpoint, case)
     written = write_checkpoint(
         checkpoint,
         weights,
@@ -90,9 +86,7 @@ def rebalance(
         plain_console().print(printable(line), soft_wrap=True)
 
 
-def _balance(
-    checkpoint: Checkpoint, case: ModelCase, towards: str
-) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
+def _balance(checkpoint: Checkpoint, case: ModelCase) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
     """Balanced weights and their factors, by the checkpoint's names, and lines to print."""
     from gatdiag.checkpoint.state_dict import load_weights_, match_tensors
     from gatdiag.remedies import rebalance_
@@ -104,12 +98,7 @@ def _balance(
             "from the graph, name the one it was trained on: --data NAME --root FOLDER, or --inputs"
         )
     load_weights_(case.model, found.tensors)
-    if towards == "relative-gradients":
-        if case.loss is None:
-            raise InputError("--towards relative-gradients needs a loss: give --data")
-        case.loss(case.model(*case.args, **case.kwargs)).backward()
-    options: dict[str, Any] = {"towards": towards, **case.kwargs}
-    done = rebalance_(case.model, *case.args, **options)
+    done = rebalance_(case.model, *case.args, **case.kwargs)
     if not done.factors:
         reasons = "; ".join(_skipped_lines(done.skipped)) or "the model has no laws"
         raise ModelError(f"No law could be balanced, and nothing was written: {reasons}")

@@ -1,20 +1,15 @@
-"""`gatdiag reproduce`: trains tables and figures of the papers, and compares them with what was published.
-
-The JSON document has the keys ``version`` (1) and ``names``. In the list, each name has its title, paper and numbers of
-trainings (quick, quick_done, full, full_done); in reports, its folder, numbers of trainings (done, planned) and
-comparisons (rows).
-"""
+"""`gatdiag reproduce`: trains tables and figures of the papers, and compares them with what was published."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, check_folder, make_pool
-from gatdiag.cli.printing import make_table, plain_console, print_json
+from gatdiag.cli.options import DATA_FOLDER, Address, Backend, Root, Workers, check_folder, make_pool
+from gatdiag.cli.printing import make_table, plain_console
 from gatdiag.cli.training import count_progress, report_failures
 from gatdiag.errors import InputError
 
@@ -42,7 +37,6 @@ def reproduce(
     trains: Annotated[
         bool, typer.Option("--train/--no-train", help="Train what is missing, or only report on what is there.")
     ] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Reproduce tables and figures of the papers.
 
@@ -58,22 +52,20 @@ def reproduce(
     from gatdiag.experiments.reproduce.reproduction import Options
 
     if [name.lower() for name in names or ["list"]] == ["list"]:
-        _print_list(out, as_json)
+        _print_list(out)
         return
     from gatdiag.experiments.reproduce.report import write_reproduction
 
     options = Options(not quick, root, "cuda" if device == "cuda" else "cpu", pool, trains)
-    written: list[tuple[Trainings, Path]] = []
+    written: list[Trainings] = []
     for one in _skip_remeasured(select(names or [], REPRODUCTIONS), trains=trains):
         with count_progress(one.name, len(one.quick if quick else one.full) if trains else 0) as on_cell:
             trainings = train_missing(one, out, options, on_cell)
-        written.append((trainings, write_reproduction(trainings, out)))
-        if not as_json:
-            typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {written[-1][1]}")
-    if as_json:
-        print_json({"version": 1, "names": [_make_document(trainings, folder) for trainings, folder in written]})
-    if failed := [why for trainings, _ in written for why in trainings.failed.values()]:
-        raise InputError(report_failures(failed, sum(len(trainings.cells) for trainings, _ in written)))
+        folder = write_reproduction(trainings, out)
+        written.append(trainings)
+        typer.echo(f"{one.name}: {len(trainings.documents)} of {len(trainings.cells)} trainings: {folder}")
+    if failed := [why for trainings in written for why in trainings.failed.values()]:
+        raise InputError(report_failures(failed, sum(len(trainings.cells) for trainings in written)))
 
 
 def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator[Reproduction]:
@@ -85,40 +77,14 @@ def _skip_remeasured(names: Iterable[Reproduction], *, trains: bool) -> Iterator
             yield one
 
 
-def _make_document(trainings: Trainings, folder: Path) -> dict[str, Any]:
-    from gatdiag.experiments.reproduce.engine import compare
-
-    rows = [
-        {
-            **row.settings,
-            **{name: getattr(row, name) for name in ("column", "done", "planned", "mean", "ci95")},
-            "published": row.published and row.published.value,
-            "published_ci95": row.published and row.published.ci95,
-            "difference": row.difference,
-            "verdict": row.verdict,
-        }
-        for row in compare(trainings)
-    ]
-    done = {"done": len(trainings.documents), "planned": len(trainings.cells)}
-    return {"name": trainings.reproduction.name, "folder": str(folder), **done, "rows": rows}
-
-
-def _print_list(out: Path, as_json: bool) -> None:
+def _print_list(out: Path) -> None:
     from gatdiag.experiments.reproduce.engine import REPRODUCTIONS, find_trainings
     from gatdiag.experiments.reproduce.reproduction import Options
 
-    rows = []
+    table = make_table(["name", "title"], ["quick", "full"])
     for one in REPRODUCTIONS.values():
         quick, full = (len(find_trainings(one, out, Options(full=full)).documents) for full in (False, True))
-        counts = {"quick": len(one.quick), "quick_done": quick, "full": len(one.full), "full_done": full}
-        rows.append({"name": one.name, "title": one.title, "paper": one.paper, **counts})
-    if as_json:
-        print_json({"version": 1, "names": rows})
-        return
-    table = make_table(["name", "title"], ["quick", "full"])
-    for row in rows:
-        done = [f"{row[f'{kind}_done']} of {row[kind]}" for kind in ("quick", "full")]
-        table.add_row(str(row["name"]), str(row["title"]), *done)
+        table.add_row(one.name, one.title, f"{quick} of {len(one.quick)}", f"{full} of {len(one.full)}")
     console = plain_console()
     console.print(table)
     console.print(

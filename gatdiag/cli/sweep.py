@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, AsJson, Backend, Root, Workers, make_pool
-from gatdiag.cli.printing import format_number, make_table, plain_console, print_json
+from gatdiag.cli.options import DATA_FOLDER, Address, Backend, Root, Workers, make_pool
+from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.cli.training import count_progress, report_failures
 from gatdiag.errors import InputError
 
@@ -39,7 +39,6 @@ def sweep(
         bool,
         typer.Option("--record", help="Record the trainings and keep their runs; a cluster must share the folder."),
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train every combination of the settings in a file.
 
@@ -58,9 +57,6 @@ def sweep(
     if not means.empty:
         with atomic_write(out / "table.csv") as part:
             means.to_csv(part, index=False)
-    if as_json:
-        print_json({"version": 1, "table": means.to_dict("records"), "failed": [*failed.values()]})
-    elif not means.empty:
         _print_means(means, out)
     if failed:
         raise InputError(report_failures(failed.values(), len(cells)))

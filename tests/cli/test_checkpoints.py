@@ -119,7 +119,6 @@ class TestInspect:
             (["FILE", "--model", "json:dumps"], "json:dumps"),
             (["FILE", "--model", "gatdiag.experiments.models:gcn"], "no tensor of the same name"),
             (["FILE", "--fail-on", "sometimes"], "sometimes"),
-            (["FILE", "--reference", "nowhere.pt"], "nowhere.pt"),
             (["FILE", "--out", "README.md"], "expected a folder, got the file"),
         ],
     )
@@ -233,13 +232,6 @@ class TestRebalance:
         assert run("rebalance", saved / "epoch4.pt", tmp_path / "out.pt", "--moments", "drop").exit_code == 0
         assert torch.load(tmp_path / "out.pt", weights_only=True)["optimizer_state_dict"]["state"] == {}
 
-    def test_relative_gradients(self, saved, graph, tmp_path):
-        target = tmp_path / "out.pt"
-        arguments = ["--model", FACTORY, "--data", "sbm", "--towards", "relative-gradients"]
-        done = run("rebalance", saved / "epoch4.pt", target, *arguments)
-        assert done.exit_code == 0, done.stderr
-        torch.testing.assert_close(outputs(target, graph), outputs(saved / "epoch4.pt", graph), rtol=1e-4, atol=1e-5)
-
     def test_the_source_is_only_replaced_when_told(self, saved, tmp_path):
         source = tmp_path / "x.pt"
         source.write_bytes((saved / "epoch4.pt").read_bytes())
@@ -262,9 +254,7 @@ class TestRebalance:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["IN", "OUT", "--towards", "elsewhere"], "elsewhere"),
             (["IN", "OUT", "--moments", "keep"], "keep"),
-            (["IN", "OUT", "--towards", "relative-gradients"], "--data"),
             (["IN", "missing/out.pt"], "missing"),
             (["nowhere.pt", "OUT"], "nowhere.pt"),
         ],
@@ -371,7 +361,7 @@ class TestCompare:
     def test_the_outcome_of_trainings_comes_first_then_settings_then_layers(self, graph, tmp_path):
         for name, rate, decay in (("slow", 1e-4, 0), ("fast", 0.5, 0.0)):
             torch.manual_seed(0)
-            model = gat(graph.num_features, 4, layers=6)
+            model = gat(graph.num_features, 4, hidden_channels=8, layers=5)
             optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
             with gatdiag.watch(model, tmp_path / name) as recorder:
                 for step in range(3):

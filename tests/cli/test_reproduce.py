@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -29,18 +28,14 @@ def test_the_list_says_what_is_done_already(reproduce):
     done = reproduce("table-3")
     assert "table-3: 2 of 2 trainings: " in done.stdout
     assert "2/2" in done.stderr
-    (row,) = [one for one in json.loads(reproduce("LIST", "--json").stdout)["names"] if one["name"] == "table-3"]
-    assert (row["quick"], row["quick_done"], row["full"], row["full_done"]) == (2, 2, 180, 0)
+    (row,) = [line for line in reproduce("LIST").stdout.splitlines() if line.split()[:1] == ["table-3"]]
+    assert row.split()[-6:] == ["2", "of", "2", "0", "of", "180"]
 
 
-def test_a_report_as_a_document(reproduce, tmp_path):
-    done = reproduce("table-3", "--json")
-    (one,) = json.loads(done.stdout)["names"]
-    assert (one["name"], one["done"], one["planned"]) == ("table-3", 2, 2)
-    assert (one["rows"][0]["done"], one["rows"][0]["verdict"]) == (2, "not known")
-    assert (tmp_path / "out" / "table-3" / "README.md").exists()
+def test_a_report_is_written_without_training(reproduce, tmp_path):
     again = reproduce("table-3", "--no-train")
     assert (again.exit_code, again.stderr) == (0, "")
+    assert (tmp_path / "out" / "table-3" / "README.md").exists()
 
 
 @pytest.mark.parametrize(

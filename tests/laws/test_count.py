@@ -40,12 +40,12 @@ _DATA = "single entries of a matrix that never get a gradient are a matter of da
 SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there are
     "architectures: pruned": _DATA,
     "more_convolutions: mf": _DATA + " (weights of node degrees that do not occur)",
+    "more_convolutions: antisymmetric": _DATA + " (the diagonal of W - W^T)",
     "more_convolutions: antisymmetric relu": _DATA + " (the diagonal of W - W^T)",
     "pooling: set transformer aggregation": _DATA + " (query and key where there is one key)",
     "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
     "ordinary: divided by a number that is read": _NUMBER,
     "ordinary: as many rows as a number says": _NUMBER,
-    "ordinary: forces and energy": "operations of backward passes have no rules",
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

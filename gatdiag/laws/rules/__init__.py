@@ -96,7 +96,7 @@ RULES: dict[str, Rule] = {
     "cat": arrangement.cat,
     "stack": arrangement.stack,
     "constant_pad_nd": arrangement.constant_pad,
-    "diag_embed": arrangement.embed_in_zeros,
+    **each(arrangement.embed_in_zeros, "diag_embed slice_backward select_backward diagonal_backward"),
     **each(arrangement.slice_scatter, "slice_scatter select_scatter diagonal_scatter"),
     "embedding": arrangement.embedding,
     # exact zeros and constants
@@ -152,4 +152,15 @@ RULES: dict[str, Rule] = {
     **each(normalization.layer_norm, "native_layer_norm _fused_rms_norm rms_norm"),
     **each(normalization.group_norm, "native_group_norm"),
     "_weight_norm_interface": normalization.weight_norm,
+    # backward passes inside the forward pass
+    **each(elementwise.piecewise_linear_backward, "threshold_backward leaky_relu_backward native_dropout_backward"),
+    **each(
+        elementwise.inhomogeneous_backward,
+        "sigmoid_backward tanh_backward elu_backward gelu_backward silu_backward mish_backward softplus_backward "
+        "log_sigmoid_backward hardtanh_backward hardswish_backward hardsigmoid_backward softshrink_backward "
+        "hardshrink_backward",
+    ),
+    **each(reduction.softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+    "_prelu_kernel_backward": elementwise.prelu_backward,
+    "native_layer_norm_backward": normalization.layer_norm_backward,
 }

@@ -132,7 +132,7 @@ def constant_pad(call: Call) -> Label:
 
 
 def embed_in_zeros(call: Call) -> Label:
-    """diag_embed: entries of the tensor with zeros around them."""
+    """diag_embed and the backward pass of slices: entries of the tensor with zeros around them."""
     rest = [argument.name for argument in call.function._schema.arguments[1:]]
     return _fill_with_zeros(call, lambda array: call.function(array, **{name: call[name] for name in rest}))
 

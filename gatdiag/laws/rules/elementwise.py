@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Rule, neglect_epsilon
+from gatdiag.laws.rules.call import EPSILON, HUGE, Call, Labels, Rule, neglect_epsilon
 
 # PyG compares a standard deviation with the square root of its epsilon.
 _SQRT_EPSILON = EPSILON**0.5
@@ -195,3 +195,25 @@ def polar(call: Call) -> Label:
 def fill(call: Call) -> Label:
     """fill_ with a number or a one-entry tensor."""
     return call.label("value")
+
+
+# Backward passes of operations, for models that differentiate in their forward pass (forces from an energy).
+
+
+def piecewise_linear_backward(call: Call) -> Label:
+    """ReLU, leaky ReLU, dropout: the incoming gradient times a slope that does not depend on a positive scale."""
+    if call.get("threshold", 0) != 0:
+        return call.fix_scale()
+    return call.label_of(call.first)
+
+
+def prelu_backward(call: Call) -> Labels:
+    """PReLU: gradients of its input and of its slope, which must keep its scale."""
+    call.fix_scale("weight")
+    return [call.label("grad_output"), call.label("grad_output") + call.label("self")]
+
+
+def inhomogeneous_backward(call: Call) -> Label:
+    """Sigmoid, ELU ...: inputs and outputs must keep their scale; the incoming gradient may have any."""
+    call.fix_scale(*[name for name in call.arguments if not name.startswith("grad")])
+    return call.label_of(call.first)

@@ -62,3 +62,18 @@ def weight_norm(call: Call) -> Label:
     ndim = call["v"].ndim
     call.exponents.require_uniform(call.label("v"), [other for other in range(ndim) if other != call["dim"] % ndim])
     return call.label("g")
+
+
+def layer_norm_backward(call: Call) -> Label:
+    """Backward pass of layer norm: gradient * weight / deviation, with one scale along the last axes.
+
+    The forward pass, which ran before, has taken the epsilon into account.
+    """
+    inputs = call["input"]
+    axes = range(inputs.ndim - len(call["normalized_shape"]), inputs.ndim)
+    if any(call["output_mask"][1:]):
+        return call.fix_scale()
+    gradient = call.label("grad_out")
+    if call["weight"] is not None:
+        gradient = gradient + call.label("weight")
+    return call.exponents.require_uniform(gradient, axes) - call.exponents.require_uniform(call.label("input"), axes)

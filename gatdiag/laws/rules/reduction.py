@@ -88,3 +88,9 @@ def cdist(call: Call) -> Label:
     """cdist: ||x_i - y_j|| over the last axis."""
     left, right = (call.exponents.require_uniform(call.label(name), [call[name].ndim - 1]) for name in ("x1", "x2"))
     return call.exponents.require_equal(left, right.map(lambda array: array.transpose(-1, -2)))
+
+
+def softmax_backward(call: Call) -> Label:
+    """Backward pass of softmax and log_softmax: the incoming gradient is mixed along the axis."""
+    call.fix_scale("output")
+    return scan(call)

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.utils import softmax
 
-from tests.laws.models.graph import HID, HID2, IN, OUT, ROWS, Case, Factory
+from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, ROWS, Case, Factory, edges
 from tests.laws.models.operations import written
 
 GROUPS = torch.tensor([0, 1, 2, 0, 1, 2, 1])
@@ -44,19 +45,50 @@ def numbers(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
 
 
+class SquaredReLU(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().square()
+
+
 class Energy(nn.Module):
-    """An energy, and forces: minus its gradient with respect to positions."""
+    """Forces, and perhaps the energy: minus the gradient of a potential with respect to positions."""
 
-    def __init__(self) -> None:
+    def __init__(self, act: nn.Module, *, norm: bool = False, both: bool = False, bias: bool = False) -> None:
         super().__init__()
-        self.first, self.second, self.last = nn.Linear(3, HID), nn.Linear(HID, HID2), nn.Linear(HID2, 1)
+        self.first, self.second = nn.Linear(3, HID, bias=bias), nn.Linear(HID, HID2, bias=bias)
+        self.last, self.act, self.both = nn.Linear(HID2, 1, bias=bias), act, both
+        self.norm = nn.LayerNorm(HID) if norm else nn.Identity()
 
-    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, positions: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         positions = positions.detach().requires_grad_()
         with torch.enable_grad():
-            energy = self.last(F.leaky_relu(self.second(F.leaky_relu(self.first(positions))))).sum()
+            energy = self.last(self.act(self.second(self.act(self.norm(self.first(positions)))))).sum()
             (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
-        return energy, -slope
+        return (energy, -slope) if self.both else -slope
+
+
+class Atoms(nn.Module):
+    """Messages filtered by distance, and their forces."""
+
+    def __init__(self, act: nn.Module, *, attention: bool = False) -> None:
+        super().__init__()
+        self.kinds, self.filter = nn.Embedding(5, HID), nn.Linear(4, HID)
+        self.score = nn.Linear(HID, 1, bias=False) if attention else None
+        self.update, self.last, self.act = nn.Linear(HID, HID2), nn.Linear(HID2, 1), act
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        source, target = edges()
+        positions = positions.detach().requires_grad_()
+        with torch.enable_grad():
+            features = self.kinds(torch.arange(NODES) % 5)
+            distance = (positions[source] - positions[target]).norm(dim=-1, keepdim=True)
+            basis = torch.exp(-((distance - torch.arange(4)) ** 2))
+            messages = features[source] * self.act(self.filter(basis))
+            if self.score is not None:
+                messages = messages * softmax(self.score(messages), target)
+            gathered = torch.zeros_like(features).index_add(0, target, messages)
+            energy = self.last(self.act(self.update(gathered))).sum()
+            return energy, -torch.autograd.grad(energy, positions, create_graph=True)[0]
 
 
 ZOO: dict[str, Factory] = {
@@ -89,16 +121,32 @@ ZOO: dict[str, Factory] = {
         v=(3, IN),
         o=(OUT, 3),
     ),
+    "lengths of complex numbers": lambda: written(
+        lambda x, a, b, c: torch.complex(x @ a.t(), x @ b.t()).abs() @ c.t(), a=(3, IN), b=(3, IN), c=(OUT, 3)
+    ),
+    "complex triples": lambda: written(
+        lambda h, e, r, t: (numbers(e)[h] * numbers(r)[h % 2] * numbers(t)[h.flip(0)].conj()).real.sum(-1),
+        torch.arange(5),
+        e=(5, 6),
+        r=(2, 6),
+        t=(5, 6),
+    ),
     "turned triples": lambda: written(
         lambda h, e, r: (numbers(e)[h] * torch.polar(torch.ones_like(r), r)[h % 2]).abs().sum(-1),
         torch.arange(5),
         e=(5, 6),
         r=(2, 3),
     ),
+    "filtered in frequency": lambda: hidden(
+        lambda h, b, w: (torch.fft.rfft(h.relu(), dim=0)[1:] * torch.view_as_complex(w)).abs() @ b.t(), w=(3, HID, 2)
+    ),
     "mixed by a Fourier transform": lambda: hidden(
         lambda h, b: torch.fft.fft2(h.relu(), norm="ortho").real.relu() @ b.t()
     ),
-    "forces and energy": lambda: Case(Energy(), (torch.randn(6, 3),)),
+    "forces and energy": lambda: Case(Energy(nn.LeakyReLU(), both=True, bias=True), (torch.randn(6, 3),)),
+    "forces through a norm": lambda: Case(Energy(SquaredReLU(), norm=True), (torch.randn(6, 3),)),
+    "forces of a smooth energy": lambda: Case(Energy(nn.SiLU(), bias=True, both=True), (torch.randn(6, 3),)),
+    "forces of atoms that attend": lambda: Case(Atoms(nn.Softplus(), attention=True), (torch.randn(NODES, 3),)),
     "logarithm of the output": lambda: hidden(lambda h, b: (h.relu() @ b.t()).abs().log()),
     "learned temperature of logarithms": lambda: hidden(lambda h, b, t: (h.abs().log() * t).exp() @ b.t(), t=(1,)),
     "divided by a number that is read": lambda: hidden(

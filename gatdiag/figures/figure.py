@@ -12,6 +12,15 @@ from gatdiag.quantities import Quantity, TableName, quantity
 from gatdiag.run import Run
 
 Group = Literal["overview", "training", "gradients", "changes", "balance", "smoothing", "comparison"]
+_HEADINGS: Final[dict[Group, str]] = {
+    "overview": "Overview",
+    "training": "Training",
+    "gradients": "Gradients",
+    "changes": "Weight changes",
+    "balance": "Conservation laws",
+    "smoothing": "Oversmoothing",
+    "comparison": "Runs side by side",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,11 @@ class Figure:
     def is_comparison(self) -> bool:
         """Whether it draws several runs together, and not a single one."""
         return self.group == "comparison"
+
+    @property
+    def heading(self) -> str:
+        """Heading of the section of a report it belongs to."""
+        return _HEADINGS[self.group]
 
     def draw(self, table: pd.DataFrame, canvas: Canvas) -> None:
         """Draw the table on a matplotlib Figure or SubFigure; a note if it is empty."""

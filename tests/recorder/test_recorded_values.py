@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import gatdiag
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, LEVELS, columns, gradient_name
+from gatdiag.quantities import GROUPS, LEVELS, columns, gradient_name, metric_functions, values_by_column
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 from tests.recorder.loops import Gat, graph, loss_of
@@ -134,25 +134,29 @@ def test_what_is_of_matrices(observed, column):
                 assert math.isnan(value)
 
 
+def measures(x, edges):
+    """Each recorded number of a layer's output or of its gradient."""
+    found = {}
+    for (function, takes, is_of_gradient), quantities in metric_functions("layers").items():
+        if not is_of_gradient:
+            inputs = (x, edges) if takes == "x, edges" else (x,)
+            found |= values_by_column(quantities, getattr(metrics, function)(*inputs))
+    x = x.double()
+    size, spread = x.norm(), (x - x.mean(0)).norm()
+    energy = sum((x[i] - x[j]).square().sum() / 2 for i, j in edges.T)
+    dead = (x == 0).all(0).double().mean()
+    found |= {"output_norm": size, "mu": spread, "relative_mu": spread / size}
+    return found | {"dead_fraction": dead, "dirichlet_energy": energy}
+
+
 def test_layers(observed):
-    edges = observed.data.edge_index
-    measures = {
-        "output_norm": lambda x: x.double().norm(),
-        "mu": lambda x: (x.double() - x.double().mean(0)).norm(),
-        "relative_mu": lambda x: (x.double() - x.double().mean(0)).norm() / x.double().norm(),
-        "dead_fraction": lambda x: (x == 0).all(0).double().mean(),
-        "dirichlet_energy": lambda x: sum((x[i].double() - x[j].double()).square().sum() / 2 for i, j in edges.T),
-    }
-    for each in columns("layers"):
-        if each.takes and not each.is_of_gradient:
-            of = getattr(metrics, each.name)
-            measures.setdefault(each.name, (lambda x, of=of: of(x, edges)) if each.takes == "x, edges" else of)
     for step in range(STEPS):
         table = observed.run.layers[observed.run.layers.step == step]
         assert table.layer.tolist() == ["convs.0", "convs.1", "convs.2"]
         for tensors, column in ((observed.outputs[step], str), (observed.output_gradients[step], gradient_name)):
-            for name, measure in measures.items():
-                assert close(table[column(name)], [float(measure(x)) for x in tensors]), (step, column(name))
+            expected = [measures(x, observed.data.edge_index) for x in tensors]
+            for name in expected[0]:
+                assert close(table[column(name)], [float(each[name]) for each in expected]), (step, column(name))
         assert (table.non_finite == 0).all()
         assert (table.gradient_non_finite == 0).all()
 

@@ -166,9 +166,13 @@ class LayerRecorder:
         self._hooks = [self._idle_hook]
 
     def _remove_hooks(self) -> None:
-        for handle in self._hooks:
-            handle.remove()
-            module_hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)  # torch leaves it behind
+        # searched for instead of kept, because an interrupt may come before a handle is stored
+        for hooks in (_GLOBAL_PRE_HOOKS, module_hooks._global_forward_hooks):
+            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
+                hooks.pop(key, None)
+                # torch leaves these behind, and then believes that there are global hooks
+                module_hooks._global_forward_hooks_always_called.pop(key, None)
+                module_hooks._global_forward_hooks_with_kwargs.pop(key, None)
         self._hooks = []
 
     def start_step(self, record: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
@@ -275,9 +276,10 @@ class WatchedModel:
         self._last_inputs, self.has_planned = None, True
         self.tape.stop()
         self._binding = _Binding(self._model)
-        plan: RecordingPlan | None = self._guard(
-            "all measurements", build_plan, self._model, inputs, self._settings, self._explain_missing_inputs()
-        )
+        with saved_tensors_hooks(lambda x: x, lambda x: x):  # checkpointing counts the tensors that the pass saves
+            plan: RecordingPlan | None = self._guard(
+                "all measurements", build_plan, self._model, inputs, self._settings, self._explain_missing_inputs()
+            )
         if plan is None or not self._on_plan(plan):
             return
         self.plan = plan
@@ -288,8 +290,8 @@ class WatchedModel:
         parts = list(self.tape.called)
         if not parts:
             return (
-                "no training forward pass of the model was seen: call the model itself, as in model(x, edge_index), so "
-                "that its inputs are known"
+                "no training forward pass of the model was seen before its first step: call the model itself, as in "
+                "model(x, edge_index), so that its inputs are known"
             )
         return (
             f"training calls {join_names(parts)} instead of the model, and what it computes with them could not be "

@@ -41,7 +41,7 @@ class _Appender:
         except BaseException as error:
             self._file.truncate(end)
             if isinstance(error, OSError):
-                raise OSError(f"{self._file.name} {UNWRITTEN}: {error}") from error
+                raise OSError(f"rows {UNWRITTEN}: {error}") from error
             raise
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -116,9 +117,11 @@ def treat(
 
 def _remove_other_runs(place: Path, kept: set[Path]) -> None:
     """Delete the runs of seeds and trials that only an earlier treatment had."""
-    for file in place.glob(f"*/seed-*/{META}"):
-        if file.parent.resolve() not in kept:
-            remove_run(file.parent)
+    for trial in (place / "before", *place.glob("after-*")):
+        for file in trial.glob(f"seed-*/{META}"):
+            if file.parent.resolve() not in kept:
+                with suppress(InputError):  # no run, or being recorded
+                    remove_run(file.parent)
 
 
 def _check_remedy(remedy: str | Action | Sequence[Action] | None) -> str | tuple[Action, ...] | None:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -39,6 +40,24 @@ def test_activation_checkpointing_changes_no_number(tmp_path, reentrant):
     assert len(saved.layers) == 9
     for column in ("output_norm", "mu", "output_gradient_norm", "gradient_mu", "attention_entropy"):
         assert saved.layers[column].tolist() == pytest.approx(plain.layers[column].tolist(), nan_ok=True)
+
+
+def test_a_checkpointed_model_trains_as_without_gatdiag(tmp_path):
+    x, edge_index = graph().x, graph().edge_index
+    losses = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = Gat()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gatdiag.watch(model, tmp_path / "run") if watched else nullcontext():
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = checkpoint(model, x, edge_index, use_reentrant=False).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+    assert losses[:3] == losses[3:]
+    assert gatdiag.load(tmp_path / "run").laws
 
 
 def test_a_layer_that_runs_several_times_is_seen_at_its_last_run(tmp_path):

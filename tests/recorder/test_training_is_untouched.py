@@ -235,6 +235,21 @@ def test_a_no_op_records_nothing(tmp_path, monkeypatch):
         assert recorder.enabled
 
 
+def test_an_interrupt_while_hooks_are_registered_leaves_none(tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        register(*args, **options)
+        raise KeyboardInterrupt
+
+    register, model, data = module_hooks.register_module_forward_hook, Gat(), graph()
+    before = hooks()
+    with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", every=3):
+        for step in range(4):
+            train_step(model, data, sgd(model))
+            if step == 1:  # the hooks are gone until the next recorded step
+                monkeypatch.setattr(module_hooks, "register_module_forward_hook", interrupted)
+    assert hooks() == before
+
+
 def test_hooks_of_the_user_see_the_users_passes_only(tmp_path):
     model, data, seen = Gat(), graph(), []
     model.convs[0].register_forward_hook(lambda module, inputs, output: seen.append(output))

@@ -1,5 +1,6 @@
 import pickle
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -184,14 +185,16 @@ def test_a_treatment_that_is_replaced_leaves_no_run_of_other_seeds_or_trials_and
     old = treat(make, loop(1e-6), X, seeds=(0, 1), folder=place)
     given = old.before.runs[1].folder
     (place / "after-1" / "seed-1" / "mine").touch()
+    shutil.copytree(given, place / "mine" / "seed-1")
     treat(make, loop(1e-6), X, seeds=(1,), before=[given], folder=place, overwrite=True)
     left = {path.parent.relative_to(place).as_posix() for path in place.rglob("meta.json")}
-    assert left == {"before/seed-1", "after-1/seed-1"}
+    assert left == {"before/seed-1", "after-1/seed-1", "mine/seed-1"}
     assert (place / "after-1" / "seed-1" / "mine").is_file()
     assert page.is_file()
     treat(make, train, X, seeds=(2,), folder=place, overwrite=True)  # is healthy
     assert page.is_file()
-    assert [path.parent.name for path in place.rglob("meta.json")] == ["seed-2"]
+    left = {path.parent.relative_to(place).as_posix() for path in place.rglob("meta.json")}
+    assert left == {"before/seed-2", "mine/seed-1"}
     assert (place / "after-1" / "seed-1" / "mine").is_file()
 
 

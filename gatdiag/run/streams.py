@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,6 @@ import pyarrow as pa
 from gatdiag.quantities import TableName
 from gatdiag.run import tables
 from gatdiag.run.files import atomic_write
-
-UNWRITTEN: Final = "could not be written"
-"""In the notes of a run: rows or parameters are missing because of an error of the disk."""
 
 _POSITION = {"layers": "layer", "parameters": "parameter", "neurons": "law"}
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -41,7 +38,7 @@ class _Appender:
         except BaseException as error:
             self._file.truncate(end)
             if isinstance(error, OSError):
-                raise OSError(f"rows {UNWRITTEN}: {error}") from error
+                raise OSError(f"rows could not be written: {error}") from error
             raise
 
     def close(self) -> None:

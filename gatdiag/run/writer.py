@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
-from gatdiag.run.streams import UNWRITTEN, ArrowStream, JsonLines
+from gatdiag.run.streams import ArrowStream, JsonLines
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -181,7 +181,7 @@ class Store:
             try:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
             except SafetensorError as error:
-                raise OSError(f"{path} {UNWRITTEN}: {error}") from error
+                raise OSError(f"{path} could not be written: {error}") from error
             part.chmod(mode)  # save_file puts a file there that only its owner can read
 
     def seal(self, status: Ending, error: str | None = None) -> None:

@@ -48,7 +48,7 @@ def measure_changes(
     fractions = metrics.change_fractions(w_0, w, [len(w)], absolute).flatten().tolist()
     found = dict(zip(GROUPS["changes"].columns, fractions, strict=True))
     if not quick:
-        quantiles = metrics.change_quantiles(w_0, w).flatten().tolist()
+        quantiles = metrics.change_quantiles(w_0, w, [len(w)]).flatten().tolist()
         found |= zip(GROUPS["quantiles"].columns, quantiles, strict=True)
     return found
 

@@ -12,7 +12,6 @@ a tensor r for the rest: the momentum part of SGD, the whole preconditioned step
 and the last sum is delta, which is zero where the law holds.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -72,7 +71,11 @@ def predict_updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> di
         for parameter in updated:
             state = optimizer.state.get(parameter, {})
             kinds = (key for key, value in state.items() if value is not None)
-            key = (parameter.dtype, parameter.device, float(state.get("step", 0)), *kinds)
+            step = state.get(
+                "step", 0
+            )  # on the device in fused and capturable optimizers, for which the host would wait
+            number = float(step) if not isinstance(step, Tensor) or step.is_cpu else None
+            key = (parameter.dtype, parameter.device, number, *kinds)
             alike[key].append(parameter)
         for together in alike.values():
             found |= _predict_together(rule, group, optimizer, together, gradients)
@@ -95,6 +98,9 @@ def _predict_together(
         for key, value in states[0].items()
         if value is not None
     }
+    if isinstance(step := state.get("step"), Tensor) and not step.is_cpu:
+        entries = [parameter.numel() * (1 + parameter.is_complex()) for parameter in parameters]
+        state["step"] = torch.cat([of["step"].expand(count) for of, count in zip(states, entries, strict=True)])
     gradient = _flat([gradients[id(parameter)] for parameter in parameters])
     update = rule(group, state, _flat([parameter.detach() for parameter in parameters]), gradient)
     if update.rest is None:
@@ -135,7 +141,8 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient
     direction = -gradient if group["maximize"] else gradient
     if decay and not decoupled:
         direction = direction + decay * weight
-    step = float(state.get("step", 0)) + 1
+    step = state.get("step", 0)
+    step = (step.double() if isinstance(step, Tensor) and step.dim() else float(step)) + 1
     first = direction * (1 - beta1)
     second = direction * direction * (1 - beta2)
     if state:
@@ -143,7 +150,7 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient
         second = second + beta2 * state["exp_avg_sq"]
     if group["amsgrad"]:
         second = torch.maximum(state["max_exp_avg_sq"], second) if state else second
-    scale = math.sqrt(1 - beta2**step)
+    scale = (1 - beta2**step) ** 0.5
     rest = rate / (1 - beta1**step) * first / (second.sqrt() / scale + epsilon)
     return Update(1.0 - rate * decay if decoupled else 1.0, 0.0, rest.to(torch.float64))
 

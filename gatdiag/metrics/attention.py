@@ -7,7 +7,7 @@ attention dropout in training mode, coefficients do not sum to one: measure in e
 import torch
 from torch import Tensor
 
-__all__ = ["attention_spread"]
+__all__ = ["attention_spread", "spread_together"]
 
 
 def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,18 +27,56 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
         The mean of H_i over the nodes with incoming edges; the mean of H_i / log d_i over the nodes with at least two,
         which is 1 for uniform attention and 0 for attention on one edge, whatever the degree d_i; and the fraction of
         the latter that have a peak. 0-d each, float64. NaN (undefined) if there are no such nodes, or if a coefficient
-        is not finite. Synchronizes with the device.
+        is not finite.
 
     Example:
         >>> alpha, target = torch.tensor([0.999, 0.001, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
         >>> [round(value.item(), 4) for value in attention_spread(alpha, target)]
         [0.2337, 0.5057, 0.5]
     """
-    alpha, degree = alpha.double()[:, None].flatten(1), target.bincount()
-    several = degree > 1
-    of_edges = torch.special.entr(alpha).sum(1)  # per edge: sums over edges equal sums over nodes
-    weight = torch.where(several, 1.0 / degree.double().log(), 0.0).index_select(0, target)
-    peaks = ((alpha > level).sum(1) * (weight > 0)).sum().double()
-    undefined = torch.where(alpha.sum().isfinite(), 1.0, torch.nan)
-    nodes, chosen = (each.sum() * alpha.shape[1] * undefined for each in (degree > 0, several))
-    return of_edges.sum() / nodes, torch.dot(of_edges, weight) / chosen, peaks / chosen
+    entropy, relative, peaks = spread_together(alpha.unsqueeze(0), target.unsqueeze(0), level)[0]
+    return entropy, relative, peaks
+
+
+def spread_together(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tensor:
+    """As `attention_spread`, of many layers with as few kernels as of one.
+
+    Args:
+        alpha: (B, E) or (B, E, H).
+        target: (B, E).
+        level: As for `attention_spread`.
+
+    Returns:
+        (B, 3), float64.
+
+    Example:
+        >>> spread_together(torch.full((2, 4), 0.25), torch.zeros(2, 4, dtype=torch.long))[:, 1].tolist()
+        [1.0, 1.0]
+    """
+    alpha = alpha.double().unsqueeze(-1).flatten(2)
+    weight, nodes, chosen = _by_degree(target)
+    of_edges = torch.special.entr(alpha).sum(2)  # sums over edges equal sums over nodes
+    peaks = ((alpha > level).sum(2) * (weight > 0)).sum(1).double()
+    heads = torch.where(alpha.sum((1, 2)).isfinite(), alpha.shape[2], torch.nan)
+    nodes, chosen = nodes * heads, chosen * heads
+    return torch.stack([of_edges.sum(1) / nodes, (of_edges * weight).sum(1) / chosen, peaks / chosen], 1)
+
+
+def _by_degree(target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """1 / log d for each edge, (B, E), with d the degree of its target; the number of targets, and of those with d > 1.
+
+    1 / log 1 counts as 0.
+    """
+    if target.is_cpu:
+        degrees = [row.bincount() for row in target]
+        weight = torch.stack([_weight(each).index_select(0, row) for each, row in zip(degrees, target, strict=True)])
+        nodes, chosen = (torch.stack([(each > least).sum() for each in degrees]) for least in (0, 1))
+        return weight, nodes, chosen
+    ordered = target.sort(1).values  # counting would wait for the device
+    degree = torch.searchsorted(ordered, target, right=True) - torch.searchsorted(ordered, target)
+    nodes, chosen = (((degree > least) / degree.double()).sum(1).round() for least in (0, 1))
+    return _weight(degree), nodes, chosen
+
+
+def _weight(degree: Tensor) -> Tensor:
+    return torch.where(degree > 1, 1.0 / degree.double().log(), 0.0)

@@ -6,8 +6,11 @@ absolute change, all other weights by their relative change. `gatdiag.weight_cha
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import weight_change
@@ -46,41 +49,45 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
         return torch.from_numpy(weight_change.change_fractions(w_0, w, sizes, absolute.numpy()))
     before, after = initial.double(), trained.double()
     change, *chosen = weight_change.change_masks(before, after, absolute, SIGNIFICANT)
-    pieces = [mask.split(list(sizes), -1) for mask in chosen]
-    counts = [torch.stack([piece.sum(-1, dtype=torch.float64) for piece in of_mask], -1) for of_mask in pieces]
-    unchanged, significant, *beyond = counts
-    entries = torch.tensor(sizes, dtype=torch.float64).to(trained.device, non_blocking=True)
-    found = torch.stack([unchanged / entries, *(count / significant for count in beyond)])
-    broken = torch.stack([~piece.isfinite().all(-1) for piece in change.split(list(sizes), -1)], -1)
-    return found.masked_fill(broken, torch.nan)
+    starts, ends, _ = _pieces(sizes, trained.device)
+    unchanged, significant, *beyond = (_counts(mask, starts, ends) for mask in chosen)
+    found = torch.stack([unchanged / (ends - starts), *(count / significant for count in beyond)])
+    return found.masked_fill(_counts(~change.isfinite(), starts, ends) > 0, torch.nan)
 
 
-def change_quantiles(initial: Tensor, trained: Tensor) -> Tensor:
+def change_quantiles(initial: Tensor, trained: Tensor, sizes: Sequence[int]) -> Tensor:
     """Quantiles of |w - w_0| / |w| where |w| >= 1e-4, and of |w - w_0| over all: the boxes of figure 11.
 
     Args:
-        initial: w_0, flat.
-        trained: w, the same shape.
+        initial: w_0 of P parameters, flat, one after the other.
+        trained: w, the same; or (S, entries) at S steps.
+        sizes: Number of entries of each parameter.
 
     Returns:
-        (2, levels), float64, relative change first, at `gatdiag.quantities.LEVELS`, with linear interpolation: quantile
-        q of n sorted values is at position q (n - 1), counted from 0. All NaN if no entry counts or a change that
-        counts is NaN; infinities are ordinary values.
+        (2, levels, P), or (2, levels, S, P), float64, relative change first, at `gatdiag.quantities.LEVELS`, with
+        linear interpolation: quantile q of n sorted values is at position q (n - 1), counted from 0. All NaN if no
+        entry counts or a change that counts is NaN; infinities are ordinary values.
 
     Example:
-        >>> change_quantiles(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]))[:, -1].tolist()
-        [0.5, 1.0]
+        >>> change_quantiles(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), [2])[:, -1].tolist()
+        [[0.5], [1.0]]
     """
     if trained.is_cpu:
-        w_0, w = (_as_float(tensor).numpy() for tensor in (initial, trained))
-        found = [weight_change.change_quantiles(w_0, w, relative=relative) for relative in (True, False)]
-        return torch.stack([torch.from_numpy(values) for values in found])
+        pairs = zip(*(_as_float(tensor).split(list(sizes), -1) for tensor in (initial, trained)), strict=True)
+        found = np.array([_quantiles_of_piece(w_0.numpy(), w.numpy()) for w_0, w in pairs])
+        return torch.from_numpy(found.reshape(len(sizes), 2, len(LEVELS), *trained.shape[:-1])).movedim(0, -1)
     before, after = initial.double(), trained.double()
     change, size = abs(after - before), abs(after)
     relative = torch.where(change == 0, change, change / size)
-    return torch.stack(
-        [_quantiles(relative, size >= SIGNIFICANT), _quantiles(change, torch.ones_like(change, dtype=torch.bool))]
-    )
+    counted = [size >= SIGNIFICANT, torch.ones_like(size, dtype=torch.bool)]
+    return torch.stack([_quantiles(*each, sizes) for each in zip((relative, change), counted, strict=True)])
+
+
+def _quantiles_of_piece(w_0: NDArray[Any], w: NDArray[Any]) -> NDArray[np.float64]:
+    """(2, levels, ...), of the last axis of w."""
+    if w.ndim > 1:
+        return np.stack([_quantiles_of_piece(w_0, row) for row in w], -1)
+    return np.array([weight_change.change_quantiles(w_0, w, relative=relative) for relative in (True, False)])
 
 
 def _as_float(tensor: Tensor) -> Tensor:
@@ -88,14 +95,39 @@ def _as_float(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
 
 
-def _quantiles(values: Tensor, counted: Tensor) -> Tensor:
+def _quantiles(values: Tensor, counted: Tensor, sizes: Sequence[int]) -> Tensor:
     """As `weight_change.change_quantiles`, without synchronizing with the device."""
     levels = torch.tensor(LEVELS, dtype=torch.float64).to(values.device, non_blocking=True)
-    if not len(values):
-        return torch.full_like(levels, torch.nan)
-    ordered = torch.where(counted, values, torch.inf).sort().values
-    position = (levels * (counted.sum() - 1)).clamp(min=0)
-    low, high = ordered[position.floor().long()], ordered[position.ceil().long()]
+    levels = levels.view(-1, *[1] * values.dim())
+    starts, ends, owner = _pieces(sizes, values.device)
+    if not values.numel():
+        return values.new_full((len(LEVELS), *values.shape[:-1], len(sizes)), torch.nan)
+    ordered, place = torch.where(counted, values, torch.inf).sort(-1)
+    ordered = ordered.gather(-1, owner[place].argsort(dim=-1, stable=True))  # sorted within each parameter
+    count = _counts(counted, starts, ends)
+    position = (levels * (count - 1)).clamp(min=0)
+    low, high = (_at(ordered, starts + place.long()) for place in (position.floor(), position.ceil()))
     between = low + (position - position.floor()) * (high - low)
     found = torch.where((low == high) | (position == position.floor()), low, between)
-    return torch.where((values.isnan() & counted).any() | ~counted.any(), torch.nan, found)
+    undefined = (count == 0) | (_counts(values.isnan() & counted, starts, ends) > 0)
+    return found.masked_fill(undefined, torch.nan)
+
+
+def _at(ordered: Tensor, places: Tensor) -> Tensor:
+    """The entries of (..., n) at (levels, ..., P)."""
+    places = places.clamp(max=ordered.shape[-1] - 1)
+    return ordered.expand(len(places), *ordered.shape).gather(-1, places)
+
+
+def _pieces(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The first entry of each parameter, the one after its last, and the parameter of each entry."""
+    lengths = torch.tensor(sizes, dtype=torch.long)
+    ends, owner = lengths.cumsum(0), torch.arange(len(lengths)).repeat_interleave(lengths)
+    starts, ends, owner = (each.to(device, non_blocking=True) for each in (ends - lengths, ends, owner))
+    return starts, ends, owner
+
+
+def _counts(mask: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """Number of true entries of each parameter, (..., P), float64."""
+    counts = torch.nn.functional.pad(mask.cumsum(-1), (1, 0))
+    return (counts.index_select(-1, ends) - counts.index_select(-1, starts)).double()

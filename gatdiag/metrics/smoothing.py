@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-__all__ = ["as_rows", "measure"]
+__all__ = ["as_rows", "measure", "measure_together"]
 
 _CHUNK = 1 << 22  # entries converted to float64 at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
@@ -69,11 +69,11 @@ def measure(x: Tensor) -> Numbers | Tensor:
     if x.numel() == 0:
         return 0.0, 0.0, math.nan, math.nan, 0.0
     if not x.is_cpu:
-        return _in_float64(x)
+        return measure_together(x.unsqueeze(0))[0]
     x = x.detach() if x.requires_grad else x
     found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
     if found is None:
-        norm, size, relative, dead, broken = _in_float64(x).tolist()
+        norm, size, relative, dead, broken = measure_together(x.unsqueeze(0))[0].tolist()
         found = norm, size, relative, dead, broken
     return found
 
@@ -141,34 +141,48 @@ def _out_of_range(x: Tensor) -> Numbers | None:
     return None
 
 
-def _in_float64(x: Tensor) -> Tensor:
-    """The statistics of any matrix; float64 is divided by its largest entry so that no square overflows.
+def measure_together(x: Tensor) -> Tensor:
+    """As `measure`, of many matrices of one shape with as few kernels as of one, in float64 on any device.
 
-    With r the first row and m the mean of X - 1 r, mu^2 = ||X - 1 r - 1 m||^2, so that equal rows give exactly 0, and
-    ||X||^2 = mu^2 + N ||r + m||^2, a sum without cancellation.
+    float64 is divided by its largest entry so that no square overflows. With r the first row and m the mean of X - 1 r,
+    mu^2 = ||X - 1 r - 1 m||^2, so that equal rows give exactly 0, and ||X||^2 = mu^2 + N ||r + m||^2, a sum without
+    cancellation.
+
+    Args:
+        x: (B, N, d), not empty.
+
+    Returns:
+        (B, 5), float64.
+
+    Example:
+        >>> measure_together(torch.ones(2, 4, 3))[:, 1].tolist()
+        [0.0, 0.0]
     """
+    count, rows, columns = x.shape
     scale = _scale(x) if x.dtype == torch.float64 else 1.0
-    pieces = x.split(max(1, _CHUNK // x.shape[1])) if x.numel() > _CHUNK else (x,)
-    first = x[0].double() / scale
-    mean = torch.stack([(piece.double() / scale - first).sum(0) for piece in pieces]).sum(0) / len(x)
+    pieces = x.split(max(1, _CHUNK // (count * columns)), 1) if x.numel() > _CHUNK else (x,)
+    first = x[:, :1].double() / scale
+    mean = torch.stack([(piece.double() / scale - first).sum(1, keepdim=True) for piece in pieces]).sum(0) / rows
     spread = torch.zeros_like(first)
     for piece in pieces:
         centered = (piece.double() / scale - first).sub_(mean)
-        spread += centered.mul_(centered).sum(0)
+        spread += centered.mul_(centered).sum(1, keepdim=True)
     row = first + mean
-    mu = spread.sum().sqrt()
-    norm = (mu * mu + len(x) * (row * row).sum()).sqrt()
-    dead = ((spread == 0) & (row == 0)).double().mean()
-    relative, mu, norm = mu / norm, mu * scale, norm * scale
-    if x.is_cpu and bool(norm.isfinite()):
-        return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)])
-    broken = (~x.isfinite()).sum().double()
-    exact = vector_norm(x, dtype=torch.float64)  # keeps infinities, which differences turn into NaN
+    mu = spread.sum((1, 2)).sqrt()
+    norm = (mu * mu + rows * (row * row).sum((1, 2))).sqrt()
+    dead = ((spread == 0) & (row == 0)).double().mean((1, 2))
+    relative = mu / norm
+    if isinstance(scale, Tensor):
+        mu, norm = mu * scale[:, 0, 0], norm * scale[:, 0, 0]
+    if x.is_cpu and bool(norm.isfinite().all()):
+        return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)], 1)
+    broken = (~x.isfinite()).sum((1, 2)).double()
+    exact = vector_norm(x, dim=(1, 2), dtype=torch.float64)  # keeps infinities, which differences turn into NaN
     undefined = torch.where(broken > 0, torch.nan, 1.0)
-    dead = torch.where(x.isnan().any(), torch.nan, (x == 0).all(0).double().mean())
-    return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken])
+    dead = torch.where(x.isnan().flatten(1).any(1), torch.nan, (x == 0).all(1).double().mean(1))
+    return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken], 1)
 
 
 def _scale(x: Tensor) -> Tensor:
-    largest = x.abs().amax()
+    largest = x.abs().amax((1, 2), keepdim=True)
     return torch.where((largest > 0) & largest.isfinite(), largest, 1.0)

@@ -1,4 +1,4 @@
-"""Attention coefficients of a layer -> their entropy, averaged over nodes and heads.
+"""The attention coefficients of a layer, and why those of some layers cannot be read.
 
 PyG passes the inputs of the coefficients to hooks on a layer's edge update (`GATConv`, `GATv2Conv`) or on its messages.
 A hook exists only while the layer runs, so that the model can be saved without it.
@@ -10,8 +10,6 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from gatdiag import metrics
-from gatdiag.quantities import GROUPS
 from gatdiag.structure.adapters import adapter_name, has_attention
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
@@ -83,9 +81,3 @@ def hook_coefficients(module: Any, callback: Callable[[Callable[[], Coefficients
     if read is None:
         return module.register_edge_update_forward_hook(edge_update_hook)
     return module.register_message_forward_hook(message_hook)
-
-
-@torch.no_grad()
-def measure(read: Callable[[], Coefficients]) -> dict[str, Tensor]:
-    """The columns of the group "attention" for one layer."""
-    return dict(zip(GROUPS["attention"].columns, metrics.attention_spread(*read()), strict=True))

@@ -5,7 +5,7 @@ little more than measuring one; and on an accelerator the host waits for the dev
 Samples wait for at most two seconds and take at most 64 MiB: for a model with more than about five million parameters,
 each is measured at the end of its own step. Altogether recording holds one copy of the parameters (the initial ones),
 three more during a step (four if gradients are clipped), two of the last step, 64 MiB, and as much for the layers of a
-step.
+step. On an accelerator, layers take 64 MiB whatever their number, and 64 MiB more while signals wait.
 
 A process that is killed loses the samples that wait. The last step before them may have rows in all tables but `steps`,
 because values can be logged to a step until the next one is made.
@@ -56,7 +56,7 @@ class Sample:
     raw_gradients: Flat | None = None  # before clipping; `gradients` itself if they were not clipped
     unscale_raw: Any = None  # factor that unscales them
     leftover: Any = None  # norm of the gradients at the beginning of the backward pass over that of the last step's
-    repeats_batch: bool = False  # its batch is that of the step before, whose overshoot is to be measured
+    repeats_batch: bool | Tensor = False  # its batch is that of the step before, whose overshoot is to be measured
 
     def weight_change(self) -> Flat | None:
         """The weights after the step minus those before it, if they were taken."""

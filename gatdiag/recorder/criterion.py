@@ -46,8 +46,9 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
     for chunk in x.split(max(1, _CHUNK // x.shape[1])):  # ten times as fast as x.sum(0, dtype=torch.float64)
         exact = chunk.double()
         sums += torch.stack([exact.sum(0), exact.square().sum(0)])
-    if not bool(sums.isfinite().all()) and bool((bad := ~x.isfinite()).any()):
-        return {**found, "non_finite": int(bad.sum()), "first": bad.nonzero()[0].tolist()}
+    if not bool(sums.isfinite().all()) and (broken := non_finite_entries(x))[0]:
+        count, first = broken.tolist()
+        return {**found, "non_finite": count, "first": [*divmod(first, x.shape[1])]}
     mean, size = sums[0] / len(x), (sums[1] / len(x)).sqrt()
     nonzero = size[size > 0]
     common = (mean / size.norm().clamp(min=_TINY)).square().sum()  # common part of the squared norm
@@ -58,6 +59,12 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         "row_norm": float(size.norm()),
         "relative_mu": float((1 - common).clamp(min=0).sqrt()) if len(nonzero) else 0.0,
     }
+
+
+def non_finite_entries(x: Tensor) -> Tensor:
+    """The number of NaN and infinite entries, and the position of the first one in the flattened tensor, (2,)."""
+    bad = ~x.isfinite()
+    return torch.stack([bad.sum(), bad.flatten().byte().argmax()])
 
 
 def output_statistics(o: Tensor) -> dict[str, float]:
@@ -283,9 +290,9 @@ def _misfit(g: Tensor, shape: Tensor, groups: Tensor | None = None) -> float:
     return float(left.norm() / g.norm().clamp(min=_TINY)) if bool((factor > 0).all()) else float("inf")
 
 
-def zero_column_fraction(x: Tensor) -> float | None:
-    """Share of the columns of a non-negative matrix that are zero; None for any other tensor."""
+def zero_column_fraction(x: Tensor) -> Tensor | None:
+    """Share of the columns of a non-negative matrix that are zero, 0-d; NaN or None for any other tensor."""
     x = as_rows(x.detach())
-    if x.shape[0] < 2 or x.shape[1] < 2 or not float(x.amin()) >= 0:
+    if x.shape[0] < 2 or x.shape[1] < 2 or (x.is_cpu and not float(x.amin()) >= 0):
         return None
-    return float((x.sum(0) == 0).double().mean())
+    return torch.where(x.amin() >= 0, (x.sum(0) == 0).double().mean(), torch.nan)

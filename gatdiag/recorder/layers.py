@@ -6,8 +6,9 @@ hooks on outputs, which live as long as the graph of one backward pass and, unli
 operations. No hook ever returns anything. Inside compiled code nothing is recorded: reading a tensor there would break
 the graph.
 
-Outputs are measured at once, so that no activation is kept alive; copying them to measure several together takes
-longer. The measurements of a forward pass live as long as its graph unless they are recorded.
+Outputs on the CPU are measured at once, so that no activation is kept alive; those on an accelerator are copied and
+measured together (`gatdiag.recorder.deferred`). The measurements of a forward pass live as long as its graph unless
+they are recorded.
 
 A step may run several forward passes (gradient accumulation, evaluation, a second loss). Its row belongs to the last
 pass that received a gradient, or to the last pass if none did. If a layer runs several times in one pass, its last run
@@ -18,6 +19,7 @@ passes go through one forward pass, the gradients of the last one are recorded. 
 
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,16 +27,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
-from gatdiag.quantities import columns, metric_functions, values_by_column
+from gatdiag.quantities import GROUPS, columns, metric_functions, values_by_column
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import is_in_backward_pass
+from gatdiag.recorder.deferred import Deferred, Row
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
@@ -48,6 +50,7 @@ _GROUPS: Final = {each.group for each in columns("layers")}
 _GROUPS_WITH_METRICS: Final = {each.group for each in columns("layers") if each.takes}
 _OUTPUT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
 _GRADIENT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
+_ATTENTION_COLUMNS: Final = GROUPS["attention"].columns
 _METRICS: Final = metric_functions("layers")  # (function, its arguments, whether of the gradient) -> columns
 _LOSS_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # unit -> power of the loss scale
 _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("layers") if each.unit in _LOSS_POWERS}
@@ -67,8 +70,9 @@ class ForwardPass:
     number: int = 0  # among all passes
     runs: dict[str, int] = field(default_factory=dict)  # layer -> number of its last run
     edges: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: dict[str, smoothing.Numbers | Tensor] = field(default_factory=dict)
-    gradients: dict[str, smoothing.Numbers | Tensor] = field(default_factory=dict)
+    outputs: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
+    gradients: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
+    attention: dict[str, tuple[float, ...] | Row] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # layer -> column -> value
     runs_with_gradient: set[int] = field(default_factory=set)
     has_ended: bool = False
@@ -107,7 +111,9 @@ class LayerRecorder:
         self._step = self._passes = self._runs = 0
         self._pass = ForwardPass()
         self._last_with_gradient: ForwardPass | None = None  # of this step
+        self._deferred = Deferred()
         self._edge_index: Tensor | None = None
+        self._counted_edges: tuple[Callable[[], Tensor | None], int, int] = (lambda: None), 0, 0
         self._attention_hooks: dict[str, Any] = {}  # of running attention layers
         self._without_coefficients: set[str] = set()  # running attention layers that have computed none yet
         self.notes: dict[str, str] = {}  # what could not be recorded -> why
@@ -318,12 +324,17 @@ class LayerRecorder:
 
         def on_coefficients(read: Callable[[], attention.Coefficients]) -> None:
             self._without_coefficients.discard(layer)
-            with self._stopwatch:
-                entropies = self._guard("attention entropy", attention.measure, read)
-            if entropies is not None:
-                self._pass.metrics.setdefault(layer, {}).update(entropies)
+            with self._stopwatch, torch.no_grad():
+                self._guard("attention entropy", self._measure_attention, layer, read)
 
         self._attention_hooks[layer] = attention.hook_coefficients(module, on_coefficients)
+
+    def _measure_attention(self, layer: str, read: Callable[[], attention.Coefficients]) -> None:
+        alpha, target = read()
+        if alpha.is_cpu:
+            self._pass.attention[layer] = (*(float(value) for value in metrics.attention_spread(alpha, target)),)
+        else:
+            self._pass.attention[layer] = self._deferred.add(metrics.spread_together, alpha, target)
 
     def _unhook_attention(self, layer: str) -> None:
         if layer in self._attention_hooks:
@@ -358,10 +369,14 @@ class LayerRecorder:
         return forward_pass, self._runs
 
     def _measure(
-        self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Tensor], layer: str, matrix: Tensor
+        self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Row], layer: str, matrix: Tensor
     ) -> None:
-        into[layer] = numbers = smoothing.measure(matrix)
-        if type(numbers) is tuple and numbers[-1]:
+        if not matrix.is_cpu and matrix.numel():
+            into[layer] = self._deferred.add(smoothing.measure_together, matrix)
+            return
+        numbers: Any = smoothing.measure(matrix)
+        into[layer] = numbers
+        if numbers[-1]:
             forward_pass.is_suspect = True
 
     def _measure_gradient(self, layer: str, forward_pass: ForwardPass, number: int, gradient: Tensor) -> None:
@@ -396,7 +411,15 @@ class LayerRecorder:
             return None  # bipartite: the edges connect nodes of two kinds
         self._edge_index = next((item for item in inputs if is_edge_index(item)), self._edge_index)
         edges = self._edge_index
-        return None if edges is None or (edges.numel() and int(edges.max()) >= nodes) else edges
+        return None if edges is None or self._count_nodes(edges) > nodes else edges
+
+    def _count_nodes(self, edges: Tensor) -> int:
+        """Nodes up to the last with an edge; for the edges of the last call, without waiting for the device again."""
+        known, version, nodes = self._counted_edges
+        if known() is not edges or version != edges._version:
+            nodes = int(edges.max()) + 1 if edges.numel() else 0
+            self._counted_edges = weakref.ref(edges), edges._version, nodes
+        return nodes
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -445,10 +468,11 @@ def build_columns(
     for names, of_rows in (
         (_OUTPUT_COLUMNS, [seen.outputs.get(name) for _, seen, name in rows]),
         (_GRADIENT_COLUMNS, [seen.gradients.get(name) for _, seen, name in rows]),
+        (_ATTENTION_COLUMNS, [seen.attention.get(name) for _, seen, name in rows]),
     ):
         there = [row for row, item in enumerate(of_rows) if item is not None]
         if there:
-            table = _stack_rows([item for item in of_rows if item is not None])
+            table = np.array([item.read() if isinstance(item, Row) else item for item in of_rows if item is not None])
             found |= {column: (there, values) for column, values in zip(names, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.metrics.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.metrics.get(name, ())]
@@ -465,16 +489,6 @@ def build_columns(
             columns[column] = np.ma.masked_array(np.zeros(len(rows)), mask=True)
             columns[column][there] = values * factors[there] ** _LOSS_POWER.get(column, 0)
     return columns
-
-
-def _stack_rows(items: Sequence[smoothing.Numbers | Tensor]) -> NDArray[np.float64]:
-    """One row for each item, with a single transfer for those on an accelerator."""
-    device = next((item.device for item in items if isinstance(item, Tensor)), None)
-    if device is None:
-        return np.array(items)
-    rows = [torch.as_tensor(item, dtype=torch.float64, device=device) for item in items]
-    found: NDArray[np.float64] = torch.stack(rows).cpu().numpy()
-    return found
 
 
 def is_edge_index(item: Any) -> bool:

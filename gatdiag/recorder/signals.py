@@ -14,7 +14,7 @@ import inspect
 import math
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ _FIRST_OVERSHOOTS: Final = 30  # records whose overshoot is measured, and every 
 _OVERSHOOT_EVERY: Final = 10
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
+_MAX_WAITING_BYTES: Final = 64 << 20
 _MAX_NODES: Final = 200_000  # of an autograd graph
 _TINY: Final = 1e-30
 
@@ -76,10 +77,12 @@ class Signals:
         self._unreached: set[int] = set()  # ids of parameters that the output does not depend on
         self._has_scaled_loss = False
         self._last_inputs: list[Any] = []  # of the last forward pass: (weak reference, version)
-        self._is_same_batch = False
+        self._is_same_batch: bool | Tensor = False
         self._live_rows: Tensor | None = None  # rows of the output with a gradient
         self._modules: dict[str, Any] = {}  # what the mode of the model matters to
         self._evaluation_from: int | None = None  # the step since which the model is trained in evaluation mode
+        self._waiting: list[tuple[Callable[..., None], list[Any]]] = []  # calls, and copies on an accelerator for them
+        self._waiting_bytes = 0
         self._has_changed = False
         self._updated = -math.inf  # time of the last update of meta.json
 
@@ -94,12 +97,34 @@ class Signals:
         if criterion.last_operation(x).startswith("Sigmoid"):
             self._after_sigmoid.add(layer)
         share = criterion.zero_column_fraction(x)
-        if share is None:
+        if share is not None:
+            self._when_on_host(self._note_zero_inputs, layer, self._step, share)
+
+    def _note_zero_inputs(self, layer: str, step: int, fraction: Tensor) -> None:
+        share = float(fraction)
+        if math.isnan(share):
             return
         known = self._layers.setdefault(layer, {"first": share, "since": None})
         known["last"] = share
-        known["since"] = (self._step if known["since"] is None else known["since"]) if share >= 0.9 else None
+        known["since"] = (step if known["since"] is None else known["since"]) if share >= 0.9 else None
         self._has_changed = True
+
+    def _when_on_host(self, function: Callable[..., None], *given: Any) -> None:
+        """Call a function with CPU tensors: at once, or with copies of those on an accelerator later."""
+        tensors = [item for item in given if isinstance(item, Tensor) and not item.is_cpu]
+        if not tensors:
+            function(*given)
+            return
+        self._waiting.append((function, [item.clone() if isinstance(item, Tensor) else item for item in given]))
+        self._waiting_bytes += sum(tensor.nbytes for tensor in tensors)
+        if self._waiting_bytes >= _MAX_WAITING_BYTES:
+            self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        self._waiting_bytes = 0
+        while self._waiting:
+            function, given = self._waiting.pop(0)
+            function(*(item.cpu() if isinstance(item, Tensor) else item for item in given))
 
     def _inspect_edges(self, layer: str, inputs: Sequence[Any]) -> None:
         if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
@@ -125,15 +150,16 @@ class Signals:
             return
         if not self._graph:
             self._inspect_graph(o, [x for _, x in inputs])
-        if self.is_inspected and (found := criterion.output_statistics(o)):
-            self._output = {
-                **found,
-                "last_operation": criterion.last_operation(o),
-                "softmax_over_rows": criterion.is_softmax_over_rows(o),
-            }
-            self._has_changed = True
+        if self.is_inspected:
+            operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
+            self._when_on_host(self._note_output, o.detach(), operation, is_over_rows)
         if o.requires_grad and not o.is_leaf and (self.is_inspected or self.measures_overshoot or self._compares):
             o.register_hook(partial(self._guard, "signals", self._on_output_gradient, o.detach(), self._step))
+
+    def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
+        if found := criterion.output_statistics(o):
+            self._output = {**found, "last_operation": last_operation, "softmax_over_rows": softmax_over_rows}
+            self._has_changed = True
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
         self._is_same_batch = len(inputs) == len(self._last_inputs) and all(
@@ -147,10 +173,17 @@ class Signals:
             self._has_changed = True
         elif not self._is_same_batch and not any(each["non_finite"] for each in self._inputs):
             for name, x in floating:
-                if not bool(x.detach().sum().isfinite()) and not bool(x.detach().isfinite().all()):
-                    self._inputs = [{**criterion.input_statistics(name, x), "step": self._step}, *self._inputs]
-                    self._has_changed = True
-                    break
+                x = as_rows(x.detach())
+                if x.numel() and not (x.is_cpu and bool(x.sum().isfinite())):
+                    broken = criterion.non_finite_entries(x)
+                    self._when_on_host(self._note_broken_input, name, x.shape, self._step, broken)
+
+    def _note_broken_input(self, name: str, shape: Sequence[int], step: int, broken: Tensor) -> None:
+        count, first = broken.tolist()
+        if count and not any(each["non_finite"] for each in self._inputs):
+            found = {"rows": shape[0], "columns": shape[1], "non_finite": count, "first": [*divmod(first, shape[1])]}
+            self._inputs = [{"name": name, **found, "step": step}, *self._inputs]
+            self._has_changed = True
 
     def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor]) -> None:
         """Find the parameters that the output does not depend on, and leaves that are neither parameters nor inputs."""
@@ -181,32 +214,36 @@ class Signals:
                 self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
             live = (as_rows(gradient.detach()) != 0).any(1)
             if self._live_rows is not None:
-                self._is_same_batch &= live.shape == self._live_rows.shape and bool((live == self._live_rows).all())
+                is_alike = live.shape == self._live_rows.shape and (live == self._live_rows).all()
+                self._is_same_batch = self._is_same_batch & is_alike
             self._live_rows = live
             if self.is_inspected:
-                self._inspect_loss(o, gradient)
-                self._has_changed = True
+                about = step, self._record, self._is_same_batch
+                self._when_on_host(self._inspect_loss, o, gradient.detach(), *about)
 
-    def _inspect_loss(self, o: Tensor, gradient: Tensor) -> None:
+    def _inspect_loss(
+        self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor
+    ) -> None:
+        self._has_changed = True
         name, misfit, labels = criterion.identify(o, gradient)
         self._criteria.append(name)
         self._output |= {"criterion_misfit": misfit} if name else {}
-        if self._record is not None and self._record < _FIRST_TARGETS:
-            self._inspect_targets(o, gradient)
+        if record is not None and record < _FIRST_TARGETS:
+            self._inspect_targets(o, gradient, step)
         if not name and "implied_mse" not in self._implied:
-            self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": self._step}
+            self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
-        if self._labels is None or not self._is_same_batch:
+        if self._labels is None or not is_same_batch:
             self._labels = labels if self._labels is None else self._labels + labels
         if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
             self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
 
-    def _inspect_targets(self, o: Tensor, gradient: Tensor) -> None:
+    def _inspect_targets(self, o: Tensor, gradient: Tensor, step: int) -> None:
         """Find out whether the loss compares each output with the targets of all rows."""
         differ = bool(self._targets) and not math.isfinite(self._targets[-1]["spread"])
         if not differ and (found := criterion.common_target(o, gradient)):
-            self._targets.append({"step": self._step, **found})
+            self._targets.append({"step": step, **found})
         if values := criterion.counted_targets(o, gradient):
             self._implied["counted_targets"] = values
 
@@ -266,9 +303,14 @@ class Signals:
     def take_update(self, *, at_once: bool = False) -> dict[str, Any] | None:
         """The new entry of meta.json; None if it is unchanged, or was taken less than five seconds ago."""
         now = time.monotonic()
-        if not self._has_changed or not (at_once or now - self._updated >= _UPDATE_SECONDS):
+        is_due = at_once or now - self._updated >= _UPDATE_SECONDS
+        if not is_due or not (self._has_changed or self._waiting):
             return None
-        self._has_changed, self._updated = False, now
+        self._updated = now
+        self._call_waiting()
+        if not self._has_changed:
+            return None
+        self._has_changed = False
         output = {**self._output, **self._implied}
         if self._criteria:
             name = max({*self._criteria}, key=self._criteria.count)

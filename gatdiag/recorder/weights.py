@@ -25,6 +25,7 @@ Floats: TypeAlias = NDArray[np.float64]
 # Functions of `gatdiag.metrics` of a weight matrix -> their columns.
 MATRIX_METRICS: Final = {metric: found for (metric, *_), found in metric_functions("parameters").items()}
 _MAX_ENTRIES = 1 << 20  # of parameters that are stacked at a time, to fit into the CPU cache
+_MAX_ENTRIES_AWAY = 1 << 22  # the same on an accelerator
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -67,7 +68,8 @@ class FlatParameters:
 
     def chunk(self, samples: Sequence["Sample"]) -> Iterator[Sequence["Sample"]]:
         """Chunks of samples that are quickly stacked."""
-        count = max(1, _MAX_ENTRIES // max(1, sum(map(sum, self.sizes))))
+        entries = _MAX_ENTRIES if all(tensor.is_cpu for tensor in self.tensors) else _MAX_ENTRIES_AWAY
+        count = max(1, entries // max(1, sum(map(sum, self.sizes))))
         return (samples[start : start + count] for start in range(0, len(samples), count))
 
     def split(self, flats: Flat) -> list[Tensor]:
@@ -236,28 +238,31 @@ class Weights:
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of weights that changed since the beginning, and that never did."""
-        chunks = []
-        for chunk in self.flat.chunk(samples):
-            found = np.full((len(FRACTIONS), len(chunk), len(self.names)), np.nan)
-            stacked = [torch.stack(flats) for flats in zip(*(sample.weights for sample in chunk), strict=True)]
-            for positions, sizes, initial, absolute, flats in self._zip_real(stacked):
-                found[:, :, positions] = metrics.change_fractions(initial, flats, sizes, absolute).cpu().numpy()
-            chunks.append(found)
-        return dict(zip(FRACTIONS, np.concatenate(chunks, axis=1), strict=True))
+        return dict(
+            zip(FRACTIONS, self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions), strict=True)
+        )
 
     def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Quantiles of relative and absolute change since the beginning."""
-        found = np.full((2, len(LEVELS), len(samples), len(self.names)), np.nan)
-        for row, sample in enumerate(samples):
-            for positions, sizes, initial, _, flat in self._zip_real(sample.weights):
-                pairs = zip(initial.split(sizes), flat.split(sizes), strict=True)
-                table = torch.stack([metrics.change_quantiles(before, now) for before, now in pairs], -1)
-                found[:, :, row, positions] = table.cpu().numpy()
+        found = self._measure_change(samples, (2, len(LEVELS)), lambda *given: metrics.change_quantiles(*given[:3]))
         return {
             change_quantile(kind, level): found[number, at]
             for number, kind in enumerate(("relative", "absolute"))
             for at, level in enumerate(LEVELS)
         }
+
+    def _measure_change(
+        self, samples: Sequence["Sample"], shape: tuple[int, ...], measure: Callable[..., Tensor]
+    ) -> Floats:
+        """(*shape, samples, parameters), of initial values, values, sizes and absolute entries."""
+        chunks = []
+        for chunk in self.flat.chunk(samples):
+            found = np.full((*shape, len(chunk), len(self.names)), np.nan)
+            stacked = [torch.stack(flats) for flats in zip(*(sample.weights for sample in chunk), strict=True)]
+            for positions, sizes, initial, absolute, flats in self._zip_real(stacked):
+                found[..., positions] = measure(initial, flats, sizes, absolute).cpu().numpy()
+            chunks.append(found)
+        return np.concatenate(chunks, axis=-2)
 
     def matrices(self, metric: str, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """The columns of a function of `gatdiag.metrics`, of weights with two or more axes except attention vectors."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.metrics.change import change_fractions, change_quantiles
+from gatdiag.quantities import LEVELS
 from tests.metrics import oracles
 
 SPECIAL = [0.0, 1.0, -1.0, 1.5, 2e-4, 5e-5, -3e-5, 1e30, math.inf, -math.inf, math.nan]
@@ -58,21 +59,38 @@ def test_quantiles_against_sorted_loops(pairs, dtype, away):
     expected = oracles.change_quantiles(initial, trained)
     if away:
         initial, trained = (tensor.as_subclass(Away) for tensor in (initial, trained))
-    close(change_quantiles(initial, trained), expected, rtol=1e-5, atol=1e-6)
+    close(change_quantiles(initial, trained, [len(pairs)]), expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(parameters=PARAMETERS, dtype=st.sampled_from([torch.float32, torch.float64]))
+@pytest.mark.parametrize("away", [False, True])
+def test_quantiles_of_each_parameter_at_each_step(parameters, dtype, away):
+    initial, trained, sizes, _ = laid_out(parameters, dtype)
+    steps = torch.stack([trained, initial])
+    pieces = [each.split(sizes, -1) for each in (initial, steps)] if sizes else ((), ())
+    expected = [[change_quantiles(a, row, [len(a)])[..., 0] for row in b] for a, b in zip(*pieces, strict=True)]
+    if away:
+        initial, steps = (tensor.as_subclass(Away) for tensor in (initial, steps))
+    found = change_quantiles(initial, steps, sizes)
+    assert found.shape == (2, len(LEVELS), 2, len(sizes))
+    for at, of_parameter in enumerate(expected):
+        close(found[..., at], torch.stack(of_parameter, -1).tolist(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_differences_are_exact(dtype):
     generator = torch.Generator().manual_seed(0)
     initial, trained = torch.randn(2, 100, generator=generator).to(dtype)
-    close(change_quantiles(initial, trained), oracles.change_quantiles(initial, trained))
+    close(change_quantiles(initial, trained, [len(initial)]), oracles.change_quantiles(initial, trained))
     initial, trained = torch.tensor([1.0, 300.0], dtype=dtype), torch.tensor([1.0078125, -300.0], dtype=dtype)
-    assert change_quantiles(initial, trained)[:, [0, -1]].tolist() == [[0.0078125 / 1.0078125, 2.0], [0.0078125, 600.0]]
+    found = change_quantiles(initial, trained, [2])[:, [0, -1], 0]
+    assert found.tolist() == [[0.0078125 / 1.0078125, 2.0], [0.0078125, 600.0]]
 
 
 def test_single_precision_does_not_round_a_weight_up_to_what_counts():
     initial, trained = torch.tensor([0.0]), torch.tensor([1e-4])  # in single precision 9.9999997e-05
-    assert change_quantiles(initial, trained)[0].isnan().all()
+    assert change_quantiles(initial, trained, [1])[0].isnan().all()
     assert change_fractions(initial, trained, [1], torch.tensor([], dtype=torch.long)).isnan().tolist() == [
         [False], [True], [True],
     ]  # fmt: skip
@@ -85,7 +103,7 @@ def test_a_sum_that_overflows_is_not_taken_for_an_infinity():
 
 def test_the_weights_stay_as_they_are():
     initial, trained = torch.tensor([3.0, 1.0]), torch.tensor([2.0, 5.0])
-    change_quantiles(initial, trained)
+    change_quantiles(initial, trained, [2])
     change_fractions(initial, trained, [2], torch.tensor([0]))
     assert initial.tolist() == [3.0, 1.0]
     assert trained.tolist() == [2.0, 5.0]
@@ -96,6 +114,5 @@ def test_on_an_accelerator(device):
     absolute = torch.arange(20, 50)
     found = change_fractions(initial.to(device), trained.to(device), [20, 30], absolute.to(device))
     close(found.cpu(), change_fractions(initial, trained, [20, 30], absolute).tolist())
-    close(
-        change_quantiles(initial.to(device), trained.to(device)).cpu(), oracles.change_quantiles(initial, trained), 1e-5
-    )
+    found = change_quantiles(initial.to(device), trained.to(device), [50]).cpu()
+    close(found, oracles.change_quantiles(initial, trained), 1e-5)

@@ -150,6 +150,7 @@ def test_single_node(case, device):
 
 
 @every
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_device(case, random_graph):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")

@@ -2,7 +2,6 @@
 
 import gc
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -180,20 +179,3 @@ def test_layers_have_rows_where_anything_of_them_was_measured(tmp_path):
     assert sorted(run.layers.step.unique()) == [0, 10]
     assert run.layers.mu.notna().all()
     assert sorted(run.parameters.step.unique()) == list(range(12))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none here")
-def test_a_training_on_a_gpu(tmp_path):
-    model, data = Gat().cuda(), graph()
-    x, edges, labels = data.x.cuda(), data.edge_index.cuda(), data.y.cuda()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
-        for _ in range(5):
-            loss = torch.nn.functional.cross_entropy(model(x, edges), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            recorder.log(loss=loss)
-    run = gatdiag.load(tmp_path / "run")
-    assert run.steps.loss.notna().all()
-    assert np.allclose(run.neurons.c[run.neurons.step > 0], run.neurons.predicted_c[run.neurons.step > 0], rtol=1e-4)

@@ -61,7 +61,7 @@ def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_p
         ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
         ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "ranks", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
-        ("gatdiag.recorder.attention", "measure", "attention_entropy", ("norm", "mu", "c")),
+        ("gatdiag.metrics", "attention_spread", "attention_entropy", ("norm", "mu", "c")),
         ("gatdiag.recorder.backward", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
     ],
 )

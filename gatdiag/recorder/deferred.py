@@ -74,6 +74,7 @@ class Deferred:
 
     def __init__(self) -> None:
         self._batches: dict[tuple[Any, ...], Batch] = {}
+        self._bytes = 0  # of tensors that wait
 
     def add(self, measure: Measure, *tensors: Tensor) -> Row:
         """Copy tensors, which are measured later."""
@@ -81,9 +82,11 @@ class Deferred:
         batch = self._batches.get(key)
         if batch is None or batch.is_measured:
             batch = self._batches[key] = Batch(measure)
+            self._bytes = sum(each.nbytes for each in self._batches.values())
         row = batch.add(tensors)
-        if sum(each.nbytes for each in self._batches.values()) >= _MAX_BYTES:
-            batches, self._batches = self._batches, {}
+        self._bytes += sum(tensor.nbytes for tensor in tensors)
+        if self._bytes >= _MAX_BYTES:
+            batches, self._batches, self._bytes = self._batches, {}, 0
             for each in batches.values():
                 each.measure()
         return row

@@ -14,6 +14,7 @@ import gatdiag
 from gatdiag.recorder import backlog, deferred, signals
 from tests.recorder.loops import Gat, graph, train, train_step
 
+PACKAGE = gatdiag.__path__[0]
 TABLES = ("steps", "layers", "parameters", "neurons")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none here")
 WAITS = {"_local_scalar_dense", "nonzero", "equal", "bincount", "masked_select", "unique_dim", "_unique2"}
@@ -36,7 +37,7 @@ class Waits(TorchDispatchMode):
         name = func.overloadpacket.__name__
         by_mask = name == "index" and any(at is not None and at.dtype is torch.bool for at in args[1])
         if name in WAITS or by_mask:
-            own = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack() if "/gatdiag/" in f.filename]
+            own = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack() if f.filename.startswith(PACKAGE)]
             self.lines += own[-1:]
         return func(*args, **(kwargs or {}))
 

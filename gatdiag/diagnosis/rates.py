@@ -14,6 +14,7 @@ from gatdiag.diagnosis.wording import number, percent
 
 _EARLY: Final = 20  # steps
 _USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
+_MOST: Final = 1.0  # largest learning rate that is proposed in place of a smaller one
 _LEAST: Final = 1e-3  # the same, lower bound for a learning rate proposed in place of a larger one
 _NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps in a row on the same batch"
 _NOT_RECORDED = "no update ratio was recorded"
@@ -126,6 +127,16 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
     fix, outweighed = remedy.change_learning_rate(facts, better), ""
+    doubt = f"With a learning rate of {better:g} the loss does not fall faster."
+    if better > _MOST and not facts.is_adam:
+        outweighed = (
+            f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
+            "the gradient grows; the steps of Adam do not depend on its size."
+        )
+        fix, doubt = (
+            Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"),
+            "With Adam the loss does not fall faster.",
+        )
     eps = facts.setting("eps") if facts.is_adam else 0.0
     if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
         outweighed = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
@@ -140,7 +151,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         severity=facts.severity if facts.step_count >= limit("sure") else "warning",
         steps=(0, facts.step_count - 1),
         remedy=fix,
-        falsified_by=f"With a learning rate of {better:g} the loss does not fall faster.",
+        falsified_by=doubt,
     )
 
 

@@ -11,7 +11,8 @@ from gatdiag.roles import ATTENTION, STACKED
 
 REPLACES: Final = "instead of yours, before schedulers are created"
 USUAL_EPS: Final = 1e-8
-_DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep attention networks
+_ADAM_RATE: Final = 0.01
+_DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep networks
 _DEFAULTS: Final[dict[str, Any]] = {  # of torch's optimizers, in the order in which settings are written
     "lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "betas": [0.9, 0.999], "eps": USUAL_EPS,
     "weight_decay": 0.0, "amsgrad": False, "maximize": False,
@@ -44,7 +45,8 @@ def optimizer_line(facts: Facts, **changed: float) -> str:
 
 def adam_line(facts: Facts) -> str:
     """The line that creates Adam with the run's weight decay, at a rate at which balanced stacks of 16 to 40 train."""
-    decay, lr = facts.setting("weight_decay"), round_to_one_digit(_DEEP_RATE / len(facts.gains))
+    lr = round_to_one_digit(min(_ADAM_RATE, _DEEP_RATE / max(1, len(facts.gains))))
+    decay = facts.setting("weight_decay")
     return _constructor("Adam", {"lr": lr, **({"weight_decay": decay} if decay else {})})
 
 

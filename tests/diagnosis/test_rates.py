@@ -1,10 +1,13 @@
-"""The learning rates that are recommended, on a quadratic whose best rate is known."""
+"""The learning rates that are recommended, on a quadratic whose best rate is known and on a deep network."""
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import gatdiag
+from gatdiag.experiments.models import gcn
+from gatdiag.experiments.synthetic import block_model
 
 X = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.randn(6, 1, generator=torch.Generator().manual_seed(2))
@@ -38,3 +41,28 @@ def test_the_rate_that_is_recommended_trains(tmp_path, wrong, momentum):
     assert 1e-4 < better < 0.2
     losses = trained(tmp_path / "better", better, momentum, steps=200)
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_where_only_a_huge_rate_would_do_adam_is_recommended_and_trains(tmp_path):
+    graph, losses = block_model(nodes=120), {}
+
+    def train(name, make_optimizer):
+        torch.manual_seed(0)
+        model = gcn(graph.num_features, 4, 16, layers=8)
+        optimizer = make_optimizer(model)
+        with gatdiag.watch(model, tmp_path / name, every=1) as recorder:
+            for _ in range(60):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(graph.x, graph.edge_index), graph.y)
+                loss.backward()
+                optimizer.step()
+                recorder.log(loss=loss)
+        losses[name] = float(loss.detach())
+        return gatdiag.diagnose(tmp_path / name)
+
+    verdict = train("sgd", lambda model: torch.optim.SGD(model.parameters(), lr=1e-3)).verdict
+    assert verdict.code == "lr-too-small"
+    assert verdict.remedy.startswith("optimizer = torch.optim.Adam(model.parameters(), lr=0.005)")
+    assert not verdict.actions
+    train("adam", lambda model: torch.optim.Adam(model.parameters(), lr=0.005))
+    assert losses["adam"] < 0.8 * losses["sgd"]

@@ -98,7 +98,7 @@ def _predict_together(
         for key, value in states[0].items()
         if value is not None
     }
-    if isinstance(step := state.get("step"), Tensor) and not step.is_cpu:
+    if isinstance(step := state.get("step"), Tensor) and not step.is_cpu:  # may differ: one for each entry
         entries = [parameter.numel() * (1 + parameter.is_complex()) for parameter in parameters]
         state["step"] = torch.cat([of["step"].expand(count) for of, count in zip(states, entries, strict=True)])
     gradient = _flat([gradients[id(parameter)] for parameter in parameters])

@@ -96,14 +96,14 @@ def _as_float(tensor: Tensor) -> Tensor:
 
 
 def _quantiles(values: Tensor, counted: Tensor, sizes: Sequence[int]) -> Tensor:
-    """As `weight_change.change_quantiles`, without synchronizing with the device."""
+    """As `weight_change.change_quantiles` of each parameter, without synchronizing with the device."""
     levels = torch.tensor(LEVELS, dtype=torch.float64).to(values.device, non_blocking=True)
     levels = levels.view(-1, *[1] * values.dim())
     starts, ends, owner = _pieces(sizes, values.device)
     if not values.numel():
         return values.new_full((len(LEVELS), *values.shape[:-1], len(sizes)), torch.nan)
-    ordered, place = torch.where(counted, values, torch.inf).sort(-1)
-    ordered = ordered.gather(-1, owner[place].argsort(dim=-1, stable=True))  # sorted within each parameter
+    ordered, origin = torch.where(counted, values, torch.inf).sort(-1)
+    ordered = ordered.gather(-1, owner[origin].argsort(dim=-1, stable=True))  # sorted within each parameter
     count = _counts(counted, starts, ends)
     position = (levels * (count - 1)).clamp(min=0)
     low, high = (_at(ordered, starts + place.long()) for place in (position.floor(), position.ceil()))

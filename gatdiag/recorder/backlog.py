@@ -5,7 +5,7 @@ little more than measuring one; and on an accelerator the host waits for the dev
 Samples wait for at most two seconds and take at most 64 MiB: for a model with more than about five million parameters,
 each is measured at the end of its own step. Altogether recording holds one copy of the parameters (the initial ones),
 three more during a step (four if gradients are clipped), two of the last step, 64 MiB, and as much for the layers of a
-step. On an accelerator, layers take 64 MiB whatever their number, and 64 MiB more while signals wait.
+step. On an accelerator, copies for layers take 64 MiB, twice that while they are measured, and for signals 64 MiB.
 
 A process that is killed loses the samples that wait. The last step before them may have rows in all tables but `steps`,
 because values can be logged to a step until the next one is made.

@@ -19,7 +19,6 @@ passes go through one forward pass, the gradients of the last one are recorded. 
 
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,9 +110,8 @@ class LayerRecorder:
         self._step = self._passes = self._runs = 0
         self._pass = ForwardPass()
         self._last_with_gradient: ForwardPass | None = None  # of this step
-        self._deferred = Deferred()
+        self._deferred = Deferred(guard)
         self._edge_index: Tensor | None = None
-        self._counted_edges: tuple[Callable[[], Tensor | None], int, int] = (lambda: None), 0, 0
         self._attention_hooks: dict[str, Any] = {}  # of running attention layers
         self._without_coefficients: set[str] = set()  # running attention layers that have computed none yet
         self.notes: dict[str, str] = {}  # what could not be recorded -> why
@@ -143,6 +141,7 @@ class LayerRecorder:
         for handle in self._attention_hooks.values():
             handle.remove()
         self._attention_hooks, self._layers = {}, {}
+        self._deferred.clear()
         self._drop_tape()
         if self._warning_filter in warnings.filters:
             warnings.filters.remove(self._warning_filter)  # type: ignore[attr-defined]
@@ -411,15 +410,7 @@ class LayerRecorder:
             return None  # bipartite: the edges connect nodes of two kinds
         self._edge_index = next((item for item in inputs if is_edge_index(item)), self._edge_index)
         edges = self._edge_index
-        return None if edges is None or self._count_nodes(edges) > nodes else edges
-
-    def _count_nodes(self, edges: Tensor) -> int:
-        """Nodes up to the last with an edge; for the edges of the last call, without waiting for the device again."""
-        known, version, nodes = self._counted_edges
-        if known() is not edges or version != edges._version:
-            nodes = int(edges.max()) + 1 if edges.numel() else 0
-            self._counted_edges = weakref.ref(edges), edges._version, nodes
-        return nodes
+        return None if edges is None or (edges.numel() and int(edges.max()) >= nodes) else edges
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -470,9 +461,10 @@ def build_columns(
         (_GRADIENT_COLUMNS, [seen.gradients.get(name) for _, seen, name in rows]),
         (_ATTENTION_COLUMNS, [seen.attention.get(name) for _, seen, name in rows]),
     ):
-        there = [row for row, item in enumerate(of_rows) if item is not None]
+        numbers = [item.read() if isinstance(item, Row) else item for item in of_rows]
+        there = [row for row, item in enumerate(numbers) if item is not None]
         if there:
-            table = np.array([item.read() if isinstance(item, Row) else item for item in of_rows if item is not None])
+            table = np.array([item for item in numbers if item is not None])
             found |= {column: (there, values) for column, values in zip(names, table.T, strict=True)}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.metrics.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.metrics.get(name, ())]

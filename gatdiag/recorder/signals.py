@@ -38,7 +38,9 @@ _FIRST_OVERSHOOTS: Final = 30  # records whose overshoot is measured, and every 
 _OVERSHOOT_EVERY: Final = 10
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
+_MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
 _MAX_WAITING_BYTES: Final = 64 << 20
+_MIN_ALLOCATION: Final = 512  # bytes on an accelerator
 _MAX_NODES: Final = 200_000  # of an autograd graph
 _TINY: Final = 1e-30
 
@@ -84,7 +86,7 @@ class Signals:
         self._waiting: list[tuple[Callable[..., None], list[Any]]] = []  # calls, and copies on an accelerator for them
         self._waiting_bytes = 0
         self._has_changed = False
-        self._updated = -math.inf  # time of the last update of meta.json
+        self._updated = -math.inf  # when meta.json was last to be updated
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
@@ -110,21 +112,21 @@ class Signals:
         self._has_changed = True
 
     def _when_on_host(self, function: Callable[..., None], *given: Any) -> None:
-        """Call a function with CPU tensors: at once, or with copies of those on an accelerator later."""
-        tensors = [item for item in given if isinstance(item, Tensor) and not item.is_cpu]
-        if not tensors:
+        """Call a function: with small tensors on an accelerator later, with copies that were moved to the CPU."""
+        size = sum(item.nbytes for item in given if isinstance(item, Tensor) and not item.is_cpu)
+        if not 0 < size <= _MAX_MOVED_BYTES:
             function(*given)
             return
         self._waiting.append((function, [item.clone() if isinstance(item, Tensor) else item for item in given]))
-        self._waiting_bytes += sum(tensor.nbytes for tensor in tensors)
+        self._waiting_bytes += size + _MIN_ALLOCATION
         if self._waiting_bytes >= _MAX_WAITING_BYTES:
             self._call_waiting()
 
     def _call_waiting(self) -> None:
-        self._waiting_bytes = 0
-        while self._waiting:
-            function, given = self._waiting.pop(0)
-            function(*(item.cpu() if isinstance(item, Tensor) else item for item in given))
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for function, given in waiting:
+            moved = [item.cpu() if isinstance(item, Tensor) else item for item in given]
+            self._guard("signals", function, *moved)
 
     def _inspect_edges(self, layer: str, inputs: Sequence[Any]) -> None:
         if any(each["connected"] >= _CONNECTED for each in self._edges.values()):

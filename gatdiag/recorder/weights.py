@@ -25,7 +25,7 @@ Floats: TypeAlias = NDArray[np.float64]
 # Functions of `gatdiag.metrics` of a weight matrix -> their columns.
 MATRIX_METRICS: Final = {metric: found for (metric, *_), found in metric_functions("parameters").items()}
 _MAX_ENTRIES = 1 << 20  # of parameters that are stacked at a time, to fit into the CPU cache
-_MAX_ENTRIES_AWAY = 1 << 22  # the same on an accelerator
+_MAX_ENTRIES_AWAY = 1 << 22  # the same on an accelerator, for whose memory stacks and their temporaries must be small
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 

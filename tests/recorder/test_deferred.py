@@ -11,8 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import GATConv
 
 import gatdiag
-from gatdiag.recorder import backlog, deferred, signals
-from tests.recorder.loops import Gat, graph, train, train_step
+from gatdiag.metrics import smoothing
+from gatdiag.recorder import RecordingWarning, backlog, deferred, signals
+from gatdiag.recorder.guard import Guard
+from tests.recorder.loops import Gat, graph, loss_of, train, train_step
 
 PACKAGE = gatdiag.__path__[0]
 TABLES = ("steps", "layers", "parameters", "neurons")
@@ -97,13 +99,56 @@ def test_the_first_value_of_a_batch_that_is_not_finite(tmp_path, away):
     assert (found["step"], found["non_finite"], found["first"]) == (2, 2, [7, 3])
 
 
+def sums(x):
+    return x.double().sum((1, 2)).unsqueeze(1)
+
+
 def test_copies_are_measured_before_they_take_more_memory_than_allowed(monkeypatch):
     monkeypatch.setattr(deferred, "_MAX_BYTES", 100)
-    waiting, tensor = deferred.Deferred(), torch.ones(2, 4)  # 32 bytes
-    rows = [waiting.add(lambda x: x.double().sum((1, 2)).unsqueeze(1), number * tensor) for number in range(6)]
-    assert [row.batch.is_measured for row in rows] == [True] * 4 + [False] * 2
+    waiting, tensor = deferred.Deferred(Guard()), torch.ones(2, 4)  # 32 bytes
+    rows = [waiting.add(sums, number * tensor) for number in range(6)]
+    assert [bool(row.batch._waiting) for row in rows] == [False] * 4 + [True] * 2
+    large = torch.ones(5, 4)
+    rows.append(waiting.add(sums, large))  # is measured at once
     tensor.zero_()
-    assert [row.read().item() for row in rows] == [0.0, 8.0, 16.0, 24.0, 32.0, 40.0]
+    large.zero_()
+    assert [row.read().item() for row in rows] == [0.0, 8.0, 16.0, 24.0, 32.0, 40.0, 20.0]
+    assert not waiting._batches
+    kept = waiting.add(sums, torch.ones(1, 1))
+    waiting.clear()
+    assert kept.read().item() == 1.0
+
+
+def test_what_cannot_be_measured_is_lost_alone(tmp_path, monkeypatch, away):
+    measure, calls = smoothing.measure_together, []
+
+    def failing(x):
+        calls.append(x)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return measure(x)
+
+    monkeypatch.setattr(smoothing, "measure_together", failing)
+    monkeypatch.setattr(deferred, "_MAX_BYTES", 1)
+    with pytest.warns(RecordingWarning, match="out of memory"):
+        run = train(tmp_path / "run", steps=3, metrics="standard", every=1).run
+    assert run.layers.mu.isna().tolist() == [False, True] + [False] * 7
+    assert run.layers.gradient_mu.notna().all()
+
+
+def test_batches_of_many_sizes_are_forgotten(tmp_path, away):
+    model, data = Gat(), graph()
+    optimizer = adam(model.parameters())
+    with gatdiag.watch(model, tmp_path / "run", every=1, warn=False) as recorder:
+        for nodes in range(20, 40):
+            data = graph(nodes)
+            train_step(model, data, optimizer)
+            loss_of(model, graph(5))  # no step follows
+        recorder.diagnosis()
+        assert not recorder._layers._deferred._batches
+        loss_of(model, data)
+    assert not recorder._layers._deferred._batches
+    assert gatdiag.load(tmp_path / "run").layers.mu.notna().sum() == 20 * 3
 
 
 class GatWithoutWaits(torch.nn.Module):

@@ -87,6 +87,7 @@ def treat(
             remedy=remedy,
             folder=out,
             overwrite=overwrite,
+            progress=sys.stderr.isatty(),
             on_progress=lambda text: typer.echo(text, err=True),
         )
     plain_console().print(str(done), soft_wrap=True)

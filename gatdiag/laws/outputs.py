@@ -18,8 +18,10 @@ _LEAVES = (
 )  # fmt: skip
 
 
-def floating_tensors(output: Any) -> Iterator[Tensor]:
+def floating_tensors(output: Any, _within: frozenset[int] = frozenset()) -> Iterator[Tensor]:
     """Floating-point and complex tensors in containers, dataclasses, graphs, distributions and other objects.
+
+    A container inside of itself is searched once.
 
     Raises:
         ModelError: A part, such as a generator or a function, cannot be searched for tensors.
@@ -31,12 +33,10 @@ def floating_tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         if output.is_floating_point() or output.is_complex():
             yield output
-    elif isinstance(output, Mapping):
-        for pair in output.items():
-            yield from floating_tensors(pair)
-    elif isinstance(output, list | tuple | set | frozenset | deque):
-        for part in output:
-            yield from floating_tensors(part)
+    elif isinstance(output, Mapping | list | tuple | set | frozenset | deque):
+        if id(output) not in _within:
+            for part in output.items() if isinstance(output, Mapping) else output:
+                yield from floating_tensors(part, _within | {id(output)})
     elif not isinstance(output, _LEAVES):
         yield from floating_tensors(_tensors_in_object(output))
 

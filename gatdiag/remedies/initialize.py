@@ -117,7 +117,7 @@ def initialize_(
     Raises:
         InputError: The scheme is unknown, an option is invalid, or the model is not a module.
         ModelError: The model is not a stack (give the inputs), no neuron has a law, or the scheme is not defined for a
-            weight of the model.
+            weight of the model, or a weight has no values.
 
     Source:
         Section 3 (procedure 2.6) and figure 9 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS
@@ -142,6 +142,7 @@ def initialize_(
     if zero_branches and not any(inputs):
         raise InputError("zero_branches requires the inputs of a forward pass, to find the branches.")
     _check_names(user, kwargs)
+    _check_values(user)
     structure = discover(user)
     laws: Laws | None = None
     neurons: tuple[Neuron, ...] = ()
@@ -179,6 +180,12 @@ def _check_names(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
         raise InputError(
             f"Expected options of initialize_ or inputs of {type(model).__name__}.forward: {error}."
         ) from error
+
+
+def _check_values(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ModelError(f"Expected weights with values, but {name} is on the meta device: call model.to_empty().")
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ def treat(
     before: Sequence[str | os.PathLike[str]] = (),
     folder: str | os.PathLike[str] = "treatment",
     overwrite: bool = False,
+    progress: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Treatment:
     """Train, diagnose, apply the proposed remedy, train again from the same seeds, and compare.
@@ -61,6 +62,7 @@ def treat(
         before: Folders of recorded runs of the unchanged training, one for each seed, which are then not trained again.
         folder: The folder for the runs and the page.
         overwrite: Replace a treatment that is in the folder.
+        progress: Show each training in one line in the terminal, as `gatdiag.watch` does.
         on_progress: Called with a line of text before each training and after each trial.
 
     Returns:
@@ -103,7 +105,7 @@ def treat(
         raise InputError(f"{place} is not empty: give another folder, or overwrite=True to replace the treatment")
     if overwrite:
         (place / PAGE).unlink(missing_ok=True)  # it would not match the new runs if this is killed
-    session = _Session(make_model, train, inputs, known, place, overwrite, on_progress or (lambda _: None))
+    session = _Session(make_model, train, inputs, known, place, overwrite, progress, on_progress or (lambda _: None))
     try:
         done = session.run(given, [load(place) for place in before])
     except BaseException as error:  # show what was recorded, whatever the error
@@ -150,6 +152,7 @@ class _Session:
     seeds: tuple[int, ...]
     folder: Path
     overwrite: bool
+    progress: bool
     report: Callable[[str], None]
     last_model: nn.Module | None = None
     shapes: dict[str, Any] | None = None
@@ -212,7 +215,9 @@ class _Session:
                 with treated.contexts:
                     apply_actions(treated, trial.actions)
                     self.capture_inputs(treated)
-                    with watch(model, folder, overwrite=self.overwrite, name=f"{trial.name}, seed {seed}") as recorder:
+                    name = f"{trial.name}, seed {seed}"
+                    options: dict[str, Any] = {"overwrite": self.overwrite, "progress": self.progress, "name": name}
+                    with watch(model, folder, **options) as recorder:
                         self.recorded.append(folder)
                         self.train(model, recorder)
             except _REMEDY_ERRORS as error:

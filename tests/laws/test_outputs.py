@@ -81,6 +81,14 @@ def test_every_floating_tensor_is_found_in_order(value: object, found: list[Tens
     assert all(map(torch.equal, got, found))
 
 
+def test_a_container_inside_of_itself_is_searched_once() -> None:
+    inner = [A]
+    output = {"a": inner, "b": inner}
+    output["self"] = [output]
+
+    assert len(list(floating_tensors(output))) == 2
+
+
 @pytest.mark.parametrize("value", [{"a": [A, threading.Lock()]}, lambda: A, (part for part in [A])])
 def test_what_cannot_be_searched_is_refused(value: object) -> None:
     with pytest.raises(ModelError, match="cannot be searched for tensors"):

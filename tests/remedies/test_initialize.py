@@ -324,6 +324,11 @@ def test_schemes_may_be_spelled_with_hyphens():
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
+def test_weights_without_values_are_refused():
+    with pytest.raises(ModelError, match=r"weight is on the meta device: call model\.to_empty"):
+        initialize_(nn.Linear(5, 3, device="meta"), "xavier")
+
+
 def test_what_is_no_module_is_refused():
     with pytest.raises(InputError, match=r"Expected a torch.nn.Module.*got list"):
         initialize_([torch.ones(2, 2)], "xavier")

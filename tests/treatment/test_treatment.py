@@ -65,6 +65,14 @@ def test_a_learning_rate_is_treated_and_all_is_as_it_was_afterwards(tmp_path):
     assert measure in (tmp_path / "t" / "treatment.html").read_text()
 
 
+def test_each_training_is_shown_in_one_line_if_asked_for(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("gatdiag.watching.ProgressLine", lambda: shown.append)
+    treat(make, loop(0.3, 60), X, seeds=(0, 1), folder=tmp_path / "t", progress=True)
+    assert shown.count(None) == 2
+    assert {status.step for status in shown if status} >= {59}
+
+
 def test_what_was_before_is_bit_for_bit_the_training_without_gatdiag(tmp_path):
     treatment = treat(make, loop(0.3), X, seeds=(5,), folder=tmp_path / "t")
     assert treatment.before.runs[0].steps["loss"].tolist() == bare(5, lambda seen: loop(0.3, seen=seen))

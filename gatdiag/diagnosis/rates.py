@@ -126,16 +126,12 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
-    fix, outweighed = remedy.change_learning_rate(facts, better), ""
-    doubt = f"With a learning rate of {better:g} the loss does not fall faster."
+    fix, instead, outweighed = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     if better > _MOST and not facts.is_adam:
+        fix, instead = Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"), "Adam"
         outweighed = (
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
-        )
-        fix, doubt = (
-            Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"),
-            "With Adam the loss does not fall faster.",
         )
     eps = facts.setting("eps") if facts.is_adam else 0.0
     if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
@@ -151,7 +147,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         severity=facts.severity if facts.step_count >= limit("sure") else "warning",
         steps=(0, facts.step_count - 1),
         remedy=fix,
-        falsified_by=doubt,
+        falsified_by=f"With {instead} the loss does not fall faster.",
     )
 
 

@@ -71,11 +71,10 @@ def predict_updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> di
         for parameter in updated:
             state = optimizer.state.get(parameter, {})
             kinds = (key for key, value in state.items() if value is not None)
-            step = state.get(
-                "step", 0
-            )  # on the device in fused and capturable optimizers, for which the host would wait
-            number = float(step) if not isinstance(step, Tensor) or step.is_cpu else None
-            key = (parameter.dtype, parameter.device, number, *kinds)
+            # fused and capturable optimizers keep it on the device, where reading it would make the host wait
+            step = state.get("step", 0)
+            step_on_host = float(step) if not isinstance(step, Tensor) or step.is_cpu else None
+            key = (parameter.dtype, parameter.device, step_on_host, *kinds)
             alike[key].append(parameter)
         for together in alike.values():
             found |= _predict_together(rule, group, optimizer, together, gradients)

@@ -49,7 +49,7 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
         return torch.from_numpy(weight_change.change_fractions(w_0, w, sizes, absolute.numpy()))
     before, after = initial.double(), trained.double()
     change, *chosen = weight_change.change_masks(before, after, absolute, SIGNIFICANT)
-    starts, ends, _ = _pieces(sizes, trained.device)
+    starts, ends = _bounds(sizes, trained.device)
     unchanged, significant, *beyond = (_counts(mask, starts, ends) for mask in chosen)
     found = torch.stack([unchanged / (ends - starts), *(count / significant for count in beyond)])
     return found.masked_fill(_counts(~change.isfinite(), starts, ends) > 0, torch.nan)
@@ -99,9 +99,10 @@ def _quantiles(values: Tensor, counted: Tensor, sizes: Sequence[int]) -> Tensor:
     """As `weight_change.change_quantiles` of each parameter, without synchronizing with the device."""
     levels = torch.tensor(LEVELS, dtype=torch.float64).to(values.device, non_blocking=True)
     levels = levels.view(-1, *[1] * values.dim())
-    starts, ends, owner = _pieces(sizes, values.device)
+    starts, ends = _bounds(sizes, values.device)
     if not values.numel():
         return values.new_full((len(LEVELS), *values.shape[:-1], len(sizes)), torch.nan)
+    owner = torch.bucketize(torch.arange(values.shape[-1], device=values.device), ends, right=True)
     ordered, origin = torch.where(counted, values, torch.inf).sort(-1)
     ordered = ordered.gather(-1, owner[origin].argsort(dim=-1, stable=True))  # sorted within each parameter
     count = _counts(counted, starts, ends)
@@ -119,12 +120,11 @@ def _at(ordered: Tensor, places: Tensor) -> Tensor:
     return ordered.expand(len(places), *ordered.shape).gather(-1, places)
 
 
-def _pieces(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The first entry of each parameter, the one after its last, and the parameter of each entry."""
+def _bounds(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The first entry of each parameter, and the one after its last."""
     lengths = torch.tensor(sizes, dtype=torch.long)
-    ends, owner = lengths.cumsum(0), torch.arange(len(lengths)).repeat_interleave(lengths)
-    starts, ends, owner = (each.to(device, non_blocking=True) for each in (ends - lengths, ends, owner))
-    return starts, ends, owner
+    ends = lengths.cumsum(0)
+    return (ends - lengths).to(device, non_blocking=True), ends.to(device, non_blocking=True)
 
 
 def _counts(mask: Tensor, starts: Tensor, ends: Tensor) -> Tensor:

@@ -126,21 +126,21 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
-    fix, instead, outweighed = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
+    fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     if better > _MOST and not facts.is_adam:
         fix, instead = Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"), "Adam"
-        outweighed = (
+        remark = (
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
         )
     eps = facts.setting("eps") if facts.is_adam else 0.0
     if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
-        outweighed = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
+        remark = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
         fix = Remedy(f"{fix.code}\n# or keep the learning rate and set eps={remedy.USUAL_EPS:g}", fix.actions)
     return facts.finding(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
-        f"{facts.step_count:,} steps together by about {number(path)}: the loss falls far too slowly.{outweighed}",
+        f"{facts.step_count:,} steps together by about {number(path)}: the loss falls far too slowly.{remark}",
         Evidence("sum over all steps of norm of the step over norm of the weights", path),
         Evidence("overshoot, median", over),
         threshold=f"Flagged below {threshold_text('path', 'pace')}.",

@@ -71,10 +71,8 @@ def predict_updates(optimizer: Optimizer, gradients: Mapping[int, Tensor]) -> di
         for parameter in updated:
             state = optimizer.state.get(parameter, {})
             kinds = (key for key, value in state.items() if value is not None)
-            # fused and capturable optimizers keep it on the device, where reading it would make the host wait
             step = state.get("step", 0)
-            step_on_host = float(step) if not isinstance(step, Tensor) or step.is_cpu else None
-            key = (parameter.dtype, parameter.device, step_on_host, *kinds)
+            key = (parameter.dtype, parameter.device, None if _is_on_device(step) else float(step), *kinds)
             alike[key].append(parameter)
         for together in alike.values():
             found |= _predict_together(rule, group, optimizer, together, gradients)
@@ -97,9 +95,12 @@ def _predict_together(
         for key, value in states[0].items()
         if value is not None
     }
-    if isinstance(step := state.get("step"), Tensor) and not step.is_cpu:  # may differ: one for each entry
+    if "step" in state and _is_on_device(state["step"]):  # may differ: one for each entry
         entries = [parameter.numel() * (1 + parameter.is_complex()) for parameter in parameters]
-        state["step"] = torch.cat([of["step"].expand(count) for of, count in zip(states, entries, strict=True)])
+        steps = [of["step"].expand(count) for of, count in zip(states, entries, strict=True)]
+        state["step"] = torch.cat(steps).double()
+    elif "step" in state:
+        state["step"] = float(state["step"])
     gradient = _flat([gradients[id(parameter)] for parameter in parameters])
     update = rule(group, state, _flat([parameter.detach() for parameter in parameters]), gradient)
     if update.rest is None:
@@ -110,6 +111,11 @@ def _predict_together(
         id(parameter): Update(update.keep, update.step, piece.view(parameter.shape))
         for parameter, piece in zip(parameters, pieces, strict=True)
     }
+
+
+def _is_on_device(step: Any) -> bool:
+    """True for the step count of a fused or capturable optimizer, which the host would have to wait for."""
+    return isinstance(step, Tensor) and not step.is_cpu
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
@@ -140,8 +146,7 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, gradient
     direction = -gradient if group["maximize"] else gradient
     if decay and not decoupled:
         direction = direction + decay * weight
-    step = state.get("step", 0)
-    step = (step.double() if isinstance(step, Tensor) and step.dim() else float(step)) + 1
+    step = state.get("step", 0.0) + 1
     first = direction * (1 - beta1)
     second = direction * direction * (1 - beta2)
     if state:

@@ -79,8 +79,8 @@ def change_quantiles(initial: Tensor, trained: Tensor, sizes: Sequence[int]) -> 
     before, after = initial.double(), trained.double()
     change, size = abs(after - before), abs(after)
     relative = torch.where(change == 0, change, change / size)
-    counted = [size >= SIGNIFICANT, torch.ones_like(size, dtype=torch.bool)]
-    return torch.stack([_quantiles(*each, sizes) for each in zip((relative, change), counted, strict=True)])
+    every = torch.ones_like(size, dtype=torch.bool)
+    return torch.stack([_quantiles(relative, size >= SIGNIFICANT, sizes), _quantiles(change, every, sizes)])
 
 
 def _quantiles_of_piece(w_0: NDArray[Any], w: NDArray[Any]) -> NDArray[np.float64]:

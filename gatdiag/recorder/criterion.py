@@ -6,6 +6,7 @@ softmax or sigmoid before a loss that applies another one is visible in the grad
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -47,8 +48,7 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         exact = chunk.double()
         sums += torch.stack([exact.sum(0), exact.square().sum(0)])
     if not bool(sums.isfinite().all()) and (broken := non_finite_entries(x))[0]:
-        count, first = broken.tolist()
-        return {**found, "non_finite": count, "first": [*divmod(first, x.shape[1])]}
+        return describe_broken_input(name, x.shape, broken)
     mean, size = sums[0] / len(x), (sums[1] / len(x)).sqrt()
     nonzero = size[size > 0]
     common = (mean / size.norm().clamp(min=_TINY)).square().sum()  # common part of the squared norm
@@ -65,6 +65,13 @@ def non_finite_entries(x: Tensor) -> Tensor:
     """The number of NaN and infinite entries, and the position of the first one in the flattened tensor, (2,)."""
     bad = ~x.isfinite()
     return torch.stack([bad.sum(), bad.flatten().byte().argmax()])
+
+
+def describe_broken_input(name: str, shape: Sequence[int], broken: Tensor) -> dict[str, Any]:
+    """What stands in meta.json instead of the statistics of an input with `non_finite_entries`."""
+    count, first = broken.tolist()
+    place = [*divmod(first, shape[1])]
+    return {"name": name, "rows": shape[0], "columns": shape[1], "non_finite": count, "first": place}
 
 
 def output_statistics(o: Tensor) -> dict[str, float]:

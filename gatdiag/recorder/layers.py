@@ -100,7 +100,6 @@ class LayerRecorder:
         self._tape: Tape | None = tape
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
-        self._hooks: list[Any] = []
         self._idle_hook = RemovableHandle(_GLOBAL_PRE_HOOKS)
         self.is_idle = False  # only the next training pass is waited for
         self._warning_filter: Any = None
@@ -149,10 +148,8 @@ class LayerRecorder:
 
     def _register_hooks(self) -> None:
         self._remove_hooks()
-        self._hooks = [
-            module_hooks.register_module_forward_pre_hook(self._pre_hook),
-            module_hooks.register_module_forward_hook(self._forward_hook, with_kwargs=True, always_call=True),
-        ]
+        module_hooks.register_module_forward_pre_hook(self._pre_hook)
+        module_hooks.register_module_forward_hook(self._forward_hook, with_kwargs=True, always_call=True)
         self.is_idle = False
 
     def go_idle(self) -> None:
@@ -161,14 +158,13 @@ class LayerRecorder:
         In a small step, hooks on every module call take longer than recording may. Once something has been compiled
         the hooks stay, because removing them would cause recompilation.
         """
-        is_done = bool(self._hooks) if self.is_idle else self._tape is not None
+        is_done = self._idle_hook.id in _GLOBAL_PRE_HOOKS if self.is_idle else self._tape is not None
         if is_done or not self.is_attached or _has_compiled():
             return
         if not self.is_idle:
             self._remove_hooks()
             self.is_idle = True
         _GLOBAL_PRE_HOOKS[self._idle_hook.id] = self._idle_pre_hook  # half the time of torch's register function
-        self._hooks = [self._idle_hook]
 
     def _remove_hooks(self) -> None:
         # searched for instead of kept, because an interrupt may come before a handle is stored
@@ -178,7 +174,6 @@ class LayerRecorder:
                 # torch leaves these behind, and then believes that there are global hooks
                 module_hooks._global_forward_hooks_always_called.pop(key, None)
                 module_hooks._global_forward_hooks_with_kwargs.pop(key, None)
-        self._hooks = []
 
     def start_step(self, record: int | None) -> None:
         """Begin a new step.
@@ -244,7 +239,6 @@ class LayerRecorder:
         self._stopwatch.seconds += self._stopwatch.clock() - begin
         if self.is_idle and self._recorder.has_begun_step:
             _GLOBAL_PRE_HOOKS.pop(self._idle_hook.id, None)
-            self._hooks = []
         else:  # a recorded step has begun, or only a gradient can show that this is training
             self._register_hooks()
             self._pre_hook(module, args)

@@ -181,10 +181,8 @@ class Signals:
                     self._when_on_host(self._note_broken_input, name, x.shape, self._step, broken)
 
     def _note_broken_input(self, name: str, shape: Sequence[int], step: int, broken: Tensor) -> None:
-        count, first = broken.tolist()
-        if count and not any(each["non_finite"] for each in self._inputs):
-            found = {"rows": shape[0], "columns": shape[1], "non_finite": count, "first": [*divmod(first, shape[1])]}
-            self._inputs = [{"name": name, **found, "step": step}, *self._inputs]
+        if broken[0] and not any(each["non_finite"] for each in self._inputs):
+            self._inputs = [{**criterion.describe_broken_input(name, shape, broken), "step": step}, *self._inputs]
             self._has_changed = True
 
     def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor]) -> None:

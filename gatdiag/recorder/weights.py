@@ -238,13 +238,14 @@ class Weights:
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of weights that changed since the beginning, and that never did."""
-        return dict(
-            zip(FRACTIONS, self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions), strict=True)
-        )
+        found = self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions)
+        return dict(zip(FRACTIONS, found, strict=True))
 
     def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Quantiles of relative and absolute change since the beginning."""
-        found = self._measure_change(samples, (2, len(LEVELS)), lambda *given: metrics.change_quantiles(*given[:3]))
+        found = self._measure_change(
+            samples, (2, len(LEVELS)), lambda initial, now, sizes, _: metrics.change_quantiles(initial, now, sizes)
+        )
         return {
             change_quantile(kind, level): found[number, at]
             for number, kind in enumerate(("relative", "absolute"))

@@ -216,8 +216,7 @@ class _Session:
                     apply_actions(treated, trial.actions)
                     self.capture_inputs(treated)
                     name = f"{trial.name}, seed {seed}"
-                    options: dict[str, Any] = {"overwrite": self.overwrite, "progress": self.progress, "name": name}
-                    with watch(model, folder, **options) as recorder:
+                    with watch(model, folder, name=name, overwrite=self.overwrite, progress=self.progress) as recorder:
                         self.recorded.append(folder)
                         self.train(model, recorder)
             except _REMEDY_ERRORS as error:

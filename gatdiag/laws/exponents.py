@@ -55,6 +55,20 @@ class Mixture:
     has_many_entries: bool  # whether the sum has several entries, each with shares of its own
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Entries that data choose along an axis, such as rows of an embedding: each has an unknown of its own.
+
+    The next batch may choose others, so what holds for the chosen entries must hold for all. As long as their exponents
+    cancel (a normalization follows), they need no equation. Where they do not, all entries must scale alike.
+    """
+
+    label: Label  # of all entries along the axis, the only one that it changes along
+    axis: int
+    start: int  # of the unknowns of the chosen entries
+    count: int
+
+
 def distinct_rows(table: Tensor) -> Tensor:
     """Distinct rows of a table in ascending order: a faster `unique(dim=0)`."""
     keys = torch.zeros(len(table), dtype=torch.int64)
@@ -88,6 +102,10 @@ def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor
     return array
 
 
+def _is_chosen(ids: Tensor, choice: Choice) -> Tensor:
+    return (ids >= choice.start) & (ids < choice.start + choice.count)
+
+
 class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
@@ -104,6 +122,8 @@ class Exponents:
         self.coarse: Counter[str] = Counter()  # operations whose rule required more than the operation does
         self._required_zero: list[tuple[str, Tensor]] = []  # operation, the unknowns it required to be zero
         self._mixtures: dict[int, Mixture] = {}
+        self._choices: list[Choice] = []  # those that no equation depends on yet
+        self.times_zeros: set[str] = set()  # parameters that multiply zeros, such as the first state of an RNN
 
     def new_unknowns(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
         """Create one unknown per entry of `shape`."""
@@ -142,6 +162,8 @@ class Exponents:
     def collapse(self, label: Label) -> Tensor:
         """Write a label as one array of unknowns, new ones where it needs them."""
         label = self.resolve(label)
+        if len(label.terms) > 1:
+            label = self._resolve_choices(label)  # else as many as there are entries
         if not label.terms:
             return torch.full((1,) * label.ndim, ZERO_EXPONENT)
         if len(label.terms) == 1 and label.terms[0][0] == 1:
@@ -203,7 +225,7 @@ class Exponents:
 
     def require_zero_up_to_epsilon(self, label: Label) -> None:
         """Require the exponent to be zero unless a small epsilon is neglected: laws that violate it are approximate."""
-        label = self._expand_mixtures(self.resolve(label))
+        label = self._expand_choices(self._expand_mixtures(self.resolve(label)))
         if label.terms and not label.is_all_zeros:
             self.approximations.append(Equations(label.coefficients, self._rows(label)))
 
@@ -255,7 +277,7 @@ class Exponents:
     def require_uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Require one exponent along each axis, as a sum over it does; the axes are kept with length one."""
         label, axes = self.resolve(label), list(axes)
-        if label.is_all_zeros or any(array.shape[axis] == 0 for array in label.arrays for axis in axes):
+        if label.is_all_zeros:
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         axes = [axis for axis in axes if label.changes_along([axis])]
         if not axes:
@@ -302,6 +324,51 @@ class Exponents:
         self._mixtures[int(unknown)] = Mixture(varying, tuple(axes), has_many_entries)
         return fixed + Label(((_ONE, unknown),))
 
+    def choose(self, label: Label, axis: int, count: int) -> Label:
+        """The label of so many entries that data choose along the only axis that the given label changes along."""
+        if not count:  # nothing tells how these would be used
+            return self.require_uniform(label, [axis])
+        unknowns = self.new_unknowns([count if other == axis else 1 for other in range(label.ndim)])
+        self._choices.append(Choice(label, axis, int(unknowns.min()), count))
+        return Label(((_ONE, unknowns),))
+
+    def stand_in(self, shape: Sequence[int], other: Label) -> Label:
+        """A label for a factor that is zero now, where it need not be in the next batch: unknown exponents.
+
+        Args:
+            shape: One entry per exponent.
+            other: Of the factor that it multiplies.
+        """
+        blocks = [self.block_of(int(ids.max())) for _, ids in self.resolve(other).terms]
+        self.times_zeros |= {block.parameter for block in blocks if block.parameter}
+        return Label(((_ONE, self.new_unknowns(shape)),))
+
+    def _choices_in(self, label: Label) -> list[Choice]:
+        arrays = [ids for _, ids in label.terms]
+        return [choice for choice in self._choices if any(bool(_is_chosen(ids, choice).any()) for ids in arrays)]
+
+    def _resolve_choices(self, label: Label) -> Label:
+        """Require all entries to scale alike that the ones in a label were chosen from."""
+        for choice in self._choices_in(label):
+            self._choices.remove(choice)
+            total = self.require_uniform(choice.label, [choice.axis])
+            unknowns = torch.arange(choice.start, choice.start + choice.count)
+            self._bind_to_label(unknowns, total.map(lambda array: array.reshape(1)))
+        return self.resolve(label)
+
+    def _expand_choices(self, label: Label) -> Label:
+        """Replace chosen entries by all that they were chosen from, along a new last axis."""
+        for choice in self._choices_in(label):
+            is_of_choice = [bool(_is_chosen(ids, choice).any()) for _, ids in label.terms]
+            chosen = [term for term, is_chosen in zip(label.terms, is_of_choice, strict=True) if is_chosen]
+            if len(chosen) > 1 or not bool(_is_chosen(chosen[0][1], choice).all()):
+                label = self._resolve_choices(label)
+                continue
+            rest = Label(tuple(term for term in label.terms if term is not chosen[0]), label.zeros)
+            every = choice.label.map(lambda array: array.reshape(-1)) * chosen[0][0]
+            label = rest.map(lambda array: array.unsqueeze(-1)) + every
+        return label
+
     def _with_single_entries(self, label: Label, mixtures: Sequence[int]) -> Label:
         """Replace these mixtures by ones whose sum has one entry."""
         terms = list(label.terms)
@@ -319,18 +386,21 @@ class Exponents:
         return sorted({int(unknown) for _, ids in label.terms for unknown in ids[self._isin(ids, known)].unique()})
 
     def resolve_mixtures(self, label: Label, *, only_large: bool = False) -> Label:
-        """Require the summands of each mixture in a label to scale alike; `only_large`: of those with many entries."""
+        """Require the summands of each mixture in a label to scale alike; `only_large`: of those with many entries.
+
+        Unless only the large mixtures are resolved, what the chosen entries in a label were chosen from, too.
+        """
         for unknown in self._mixtures_in(label):
             mixture = self._mixtures[unknown]
             if mixture.has_many_entries or not only_large:
                 del self._mixtures[unknown]
                 total = self.require_uniform(mixture.label, mixture.axes)
                 self._bind_to_label(torch.tensor([unknown]), total.map(lambda array: array.reshape(1)))
-        return self.resolve(label)
+        return self.resolve(label) if only_large else self._resolve_choices(self.resolve(label))
 
     def _resolve_mixtures_along(self, label: Label, axis: int) -> Label:
         varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1))
-        if self._mixtures_in(varying):
+        if self._mixtures_in(varying) or self._choices_in(varying):
             self.resolve_mixtures(varying)
         return self.resolve(label)
 
@@ -432,6 +502,32 @@ class Exponents:
             rows[0] = ZERO_EXPONENT
             self._bind(ids, self.new_unknowns((1, ids.shape[1]), self.block_of(int(ids[0, 0])).parameter), rows)
         return self.resolve(label)
+
+    def complete(self, ids: Tensor) -> None:
+        """Give slices of a parameter that nothing was required of the exponents of the others, if these agree.
+
+        A longer sequence reads more rows of a table of positions. They have no gradient now, so any exponents fit them.
+        """
+        is_free = ~self._used().take(ids)
+        for axis in range(ids.ndim):
+            lines = is_free.movedim(axis, 0).flatten(1) if ids.ndim > 1 else is_free.unsqueeze(1)
+            free, used = lines.all(1).nonzero().flatten(), (~lines).all(1).nonzero().flatten()
+            if len(free) and len(used):
+                label = self.resolve(Label(((_ONE, ids.index_select(axis, used)),)))
+                if not label.changes_along([axis]):
+                    self._bind_to_label(ids.index_select(axis, free), label)
+                    return
+
+    def _used(self) -> Tensor:
+        """Mask of the unknowns that something was required of."""
+        used = self._is_bound.clone()
+        arrays = [self._plus[self._is_bound], self._minus[self._is_bound], *(ids for _, ids in self._required_zero)]
+        arrays += [equation.ids for equation in (*self.equations, *self.approximations)]
+        held = [mixture.label for mixture in self._mixtures.values()] + [choice.label for choice in self._choices]
+        arrays += [ids for label in held for _, ids in label.terms]
+        for ids in arrays:
+            used[ids.flatten()] = True
+        return used
 
     def zero_causes(self) -> dict[int, str]:
         """Unknown -> the operation that required it to be zero, of those that one did."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any
@@ -12,20 +12,22 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import ZERO_EXPONENT, Label
+from gatdiag.laws.label import ZERO_EXPONENT, ZEROS, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
+from gatdiag.names import join_names
 from gatdiag.roles import FEATURE
+from gatdiag.structure.copying import reachable_tensors
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
-from gatdiag.structure.inputs import Inputs, sample_inputs
+from gatdiag.structure.inputs import Inputs, fill_empty, sample_inputs
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
 
@@ -46,6 +48,9 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     these inputs, if it branches on their values. If calls may differ in more than masks and data (a layer dropped at
     random, a counter, a hidden state), or two parameters share memory, no law is claimed, and `excluded` has the
     reason.
+
+    A law holds for every batch, not only for these inputs: rows that integers among the inputs pick from a table share
+    a law only if they do whichever rows are picked, and an empty axis of an input counts as one with entries.
 
     A law is about the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     replaces deviations below a constant by zero, and on either side of it delta is zero and c conserved. The rescaling
@@ -87,8 +92,14 @@ def find_laws_with_structure(
 ) -> Laws:
     """As `find_laws`, for a model whose structure is known already."""
     user = unwrap(model)
+    if (filled := fill_empty(args, kwargs)) is not None:
+        try:
+            return find_laws_with_structure(structure, user, *filled)
+        except ModelError as error:
+            reason = f"they are empty, and other inputs may run through more operations, but one entry fails ({error})"
+            return Laws([], _trained(user), [Exclusion("the inputs", reason)])
     replica = replicate(user, args, kwargs)
-    trained = {name: parameter for name, parameter in initialized_parameters(user).items() if parameter.requires_grad}
+    trained = _trained(user)
     if obstacle := why_not_repeatable(replica):
         return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
     if shared := find_shared_memory(trained):
@@ -100,6 +111,10 @@ def find_laws_with_structure(
             if is_certain:
                 return laws
     return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in initialized_parameters(model).items() if parameter.requires_grad}
 
 
 def find_shared_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | None:
@@ -130,9 +145,10 @@ def _find_on_inputs(
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    candidates = assemble(labels, basis, places)
+    candidates, unclear = _split_unclear(assemble(labels, basis, places), exponents.times_zeros, evidence, places)
     kept, failed = check_laws(candidates, evidence)
     excluded = [
+        *unclear,
         *_exclude_without_effect(evidence),
         *_exclude_operations(trace, exponents),
         *_exclude_channels(exponents, basis, places),
@@ -142,6 +158,19 @@ def _find_on_inputs(
     all_reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
     return laws, all_reached and not is_open
+
+
+def _split_unclear(
+    laws: list[Law], times_zeros: Collection[str], evidence: Evidence, places: Mapping[str, Place]
+) -> tuple[list[Law], list[Exclusion]]:
+    """Without the laws that parameters may be part of that multiply nothing but zeros here, as an RNN's in one step."""
+    gradients = evidence.point.gradients
+    names = [name for name in times_zeros if name in gradients and not bool(gradients[name].any())]
+    layers = {places[name].layer for name in names}
+    kept = [law for law in laws if layers.isdisjoint(places[term.parameter].layer for term in law.terms)]
+    reason = f"{join_names(names)} multiplies only zeros on these inputs; what it multiplies on others is unknown"
+    dropped = Counter(law.layer for law in laws) - Counter(law.layer for law in kept)
+    return kept, [Exclusion(f"{count} laws of {layer}", reason) for layer, count in dropped.items()]
 
 
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
@@ -156,14 +185,18 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
     def trace_call(call: Caller) -> Trace:
-        trace = Trace(exponents, current_module)
+        trace = Trace(exponents, current_module, reachable_tensors(replica.model))
         for name, label in labels.items():
-            trace.set_label(replica.parameters[name], label)
+            parameter = replica.parameters[name]
+            trace.set_label(parameter, label if parameter.numel() else ZEROS)
         with trace:
             outputs = list(floating_tensors(call()))
         exponents.cause = OUTPUT
         for tensor in outputs:
             exponents.require_zero(trace.label_of(tensor))
+        for label in labels.values():
+            if label.zeros is None:
+                exponents.complete(label.terms[0][1])
         return trace
 
     with _track_module(replica.model) as current_module:

@@ -1,7 +1,7 @@
 """One forward pass as a sequence of aten operations, each handed to its rule."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,22 +25,33 @@ class Trace(DispatchMode):
 
     A number that is read from a labeled tensor (`item`) may decide anything, so the tensor must keep its scale.
 
+    An index is constant if it is made of numbers in the code (`arange`, a list) and of the model's own tensors; every
+    other one is data, and may be another in the next batch.
+
     Args:
         exponents: Where the equations are added.
         current_module: Returns the path of the module that is running.
+        constants: Tensors that every batch finds as they are, such as the model's buffers.
 
     Attributes:
         unknown: (operation without a rule, module it ran in) -> number of calls.
         failed: (operation called in a form that its rule does not support, module it ran in) -> error.
     """
 
-    def __init__(self, exponents: Exponents, current_module: Callable[[], str]) -> None:
+    def __init__(
+        self, exponents: Exponents, current_module: Callable[[], str], constants: Iterable[Tensor] = ()
+    ) -> None:
         super().__init__()
         self._exponents = exponents
         self._current_module = current_module
         self._labels = WeakTensorKeyDictionary()
         self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}  # storage -> tensors in it
+        self._constants = WeakTensorKeyDictionary()  # those that may be indices
+        self._data: dict[int, Tensor] = {}  # storage that data were written to -> a tensor that keeps it alive
+        for tensor in constants:
+            if not _has_scale(tensor):
+                self._constants[tensor] = True
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
 
@@ -48,6 +59,11 @@ class Trace(DispatchMode):
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
         label: Label = self._labels.get(tensor, Label())
         return label
+
+    def is_constant(self, tensor: Tensor) -> bool:
+        """True if an integer or boolean tensor is the same for every batch."""
+        is_known = tensor in self._constants and tensor.layout == torch.strided
+        return is_known and tensor.untyped_storage()._cdata not in self._data
 
     def _resolved_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
@@ -73,9 +89,9 @@ class Trace(DispatchMode):
         kwargs = kwargs or {}
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
-        call = Call(
-            func, _bind_arguments(func, args, kwargs), out, shape, self._exponents, self.label_of, self._zero_tests
-        )
+        arguments = _bind_arguments(func, args, kwargs)
+        call = Call(func, arguments, out, shape, self._exponents, self.label_of, self._zero_tests, self.is_constant)
+        self._find_constants(call)
         rule = self._find_rule(call)
         if rule is not None:
             if rule not in _ALLOWS_MIXTURES:
@@ -85,12 +101,28 @@ class Trace(DispatchMode):
             self._register_views(call)
         return out
 
+    def _find_constants(self, call: Call) -> None:
+        indices = [result for result in call.results if isinstance(result, Tensor) and not _has_scale(result)]
+        if not indices:
+            return
+        is_written_down = call.name in ("lift", "lift_fresh", "lift_fresh_copy")  # numbers in the code become a tensor
+        is_random = torch.Tag.nondeterministic_seeded in call.function.tags
+        is_constant = is_written_down or not (is_random or not all(map(self.is_constant, call.tensors())))
+        for tensor in indices:
+            if is_constant:
+                self._constants[tensor] = True
+            elif call.function._schema.is_mutable and tensor.layout == torch.strided:
+                self._data[tensor.untyped_storage()._cdata] = tensor
+
     def _apply_rule(self, rule: Rule, call: Call) -> Labels:
         """Apply a rule; if it fails, the arguments must keep their scale."""
         name, module = call.name, self._current_module()
         self._exponents.cause = f"{'item' if name == '_local_scalar_dense' else name} in {module}"
         try:
-            return rule(call)
+            labels = rule(call)
+            if any(0 in label.shape for label in ([labels] if isinstance(labels, Label) else labels) if label.terms):
+                raise ValueError("it ran on an empty tensor")
+            return labels
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             self.failed[name, module] = f"{type(error).__name__}: {error}"
             return call.fix_scale()

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from gatdiag.structure.copying import map_tensors, reachable_tensors
+
 _LARGE = 1024  # nodes; smaller graphs are not sampled
 _NODES = 256  # approximate size of a sample
 _SEEDS = 8  # nodes to start from where the sample is a whole component and still too small
@@ -122,6 +124,30 @@ def _choose_nodes(edge_index: Tensor, nodes: int) -> Tensor:
             break
         inside[new[:missing]] = True
     return inside.nonzero().flatten()
+
+
+def fill_empty(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs | None:
+    """The inputs with one entry in place of none along each axis of length zero; None if there is no such axis.
+
+    A batch without edges runs through fewer operations than others: PyG's attention layers return early. With one edge
+    (from the first node to itself) it runs through all.
+
+    Example:
+        >>> (x, edge_index), _ = fill_empty((torch.ones(3, 2), torch.zeros(2, 0, dtype=torch.int64)), {})
+        >>> edge_index
+        tensor([[0],
+                [0]])
+    """
+    if all(tensor.numel() for tensor in reachable_tensors((args, kwargs))):
+        return None
+    return map_tensors((args, dict(kwargs)), _fill)
+
+
+def _fill(tensor: Tensor) -> Tensor:
+    if tensor.numel() or tensor.layout is not torch.strided:
+        return tensor
+    new = torch.ones if tensor.is_floating_point() or tensor.is_complex() else torch.zeros
+    return new([length or 1 for length in tensor.shape], dtype=tensor.dtype, device=tensor.device)
 
 
 def perturb(tensor: Tensor, generator: torch.Generator) -> Tensor:

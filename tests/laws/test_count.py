@@ -37,6 +37,7 @@ KNOWN = {  # name -> (exact and approximate laws, exact laws), derived by hand
 }
 _NUMBER = "what a number is read from keeps its scale, for the number may decide anything"
 _DATA = "single entries of a matrix that never get a gradient are a matter of data or of masks, not looked for"
+_ROWS = "rows that indices pick from a table share a law only if they do for every choice of indices"
 SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there are
     "architectures: pruned": _DATA,
     "more_convolutions: mf": _DATA + " (weights of node degrees that do not occur)",
@@ -46,6 +47,7 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "pooling: sort aggregation": "padding with (smallest value - 1) shifts by a constant before it is cut off",
     "ordinary: divided by a number that is read": _NUMBER,
     "ordinary: as many rows as a number says": _NUMBER,
+    "ordinary: complex triples": _ROWS,
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

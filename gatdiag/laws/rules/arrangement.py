@@ -1,32 +1,47 @@
 """Rules of operations that move, repeat, select or join entries: the label is rearranged as the tensor is."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gatdiag.laws.label import ZEROS, Label, Rearrange
+from gatdiag.laws.label import ZEROS, Label, Rearrange, distinct_slices
 from gatdiag.laws.rules.call import Call, Labels
+
+_NOT_EMPTY = 2  # length, in the label, of an axis of length zero: the next batch may have entries there
 
 
 def rearrange(call: Call) -> Labels:
     """Run the same operation on the label."""
-    label = call.label_of(call.first)
+    label, axis = call.label_of(call.first), call.get("dim")
+    pieces = isinstance(call.out, list | tuple)
+    if isinstance(axis, int) and call.results[0].ndim == label.ndim and not label.changes_along([axis]):
+        return [label] * len(call.out) if pieces else label
     names = [argument.name for argument in call.function._schema.arguments]
     rest: dict[str, Any] = tree_map_only(Tensor, torch.Tensor.cpu, {name: call[name] for name in names[1:]})
-    if isinstance(call.out, list | tuple):
+    rest |= {name: not_empty(rest[name]) for name in ("size", "split_sizes") if isinstance(rest.get(name), list)}
+    shape = not_empty(call.shape)
+    if pieces:
         return [
-            label.rearrange(call.shape, lambda array, piece=piece: call.function(array, **rest)[piece])  # type: ignore[misc]
+            label.rearrange(shape, lambda array, piece=piece: call.function(array, **rest)[piece])  # type: ignore[misc]
             for piece in range(len(call.out))
         ]
-    return label.rearrange(call.shape, lambda array: call.function(array, **rest))
+    return label.rearrange(shape, lambda array: call.function(array, **rest))
+
+
+def not_empty(shape: Sequence[int]) -> torch.Size:
+    """A shape in which axes of length zero are longer."""
+    return torch.Size([length or _NOT_EMPTY for length in shape])
 
 
 def reshape(call: Call) -> Label:
     """view and reshape; always reshape for the label, which may not be contiguous."""
-    return call.label_of(call.first).rearrange(call.shape, lambda array: array.reshape(call.out.shape))
+    shape = not_empty(call.out.shape)
+    return call.label_of(call.first).rearrange(not_empty(call.shape), lambda array: array.reshape(shape))
 
 
 def as_strided(call: Call) -> Label:
@@ -39,33 +54,106 @@ def as_strided(call: Call) -> Label:
 
 
 def index_select(call: Call) -> Labels:
-    """index_select: the label stays if it does not change along the axis."""
-    label, axis = call.label("self"), call["dim"]
-    if all(array.ndim and array.shape[axis] == 1 for array in label.arrays) and call.out.ndim == label.ndim:
-        return label
-    return rearrange(call)
+    """index_select along an axis."""
+    axis = call["dim"] % max(1, call["self"].ndim)
+    if not _is_choice(call, [axis], call["index"]):
+        return rearrange(call)
+    return _choose(call, call.label("self"), axis, call["index"].shape)
 
 
 def gather(call: Call) -> Labels:
-    """gather: as index_select if the index keeps the other axes."""
-    axis, before, after = call["dim"], list(call["self"].shape), list(call.out.shape)
-    if before and before[:axis] + before[axis:][1:] == after[:axis] + after[axis:][1:]:
-        return index_select(call)
-    return rearrange(call)
+    """gather: as index_select where the index is the same along the other axes."""
+    tensor, index = call["self"], call["index"]
+    axis = call["dim"] % max(1, tensor.ndim)
+    if not _is_choice(call, [axis], index):
+        return rearrange(call)
+    others = [other for other in range(tensor.ndim) if other != axis]
+    label = call.label("self")
+    if any(index.stride(other) and index.shape[other] > 1 for other in others):
+        label = call.coarsen(label, [axis])
+    for other in others:
+        label = label.map(partial(_cut, axis=other, length=index.shape[other]))
+    return _choose(call, label, axis, index.shape[axis : axis + 1])
+
+
+def _cut(array: Tensor, axis: int, length: int) -> Tensor:
+    return array.narrow(axis, 0, length) if array.shape[axis] > 1 else array
 
 
 def index(call: Call) -> Labels:
     """index: x[i, ...] with index tensors or masks."""
     label, indices = call.label("self"), list(call["indices"])
-    used = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(used) == 1 and indices[used[0]].ndim == 1 and not label.changes_along(used):
-        return label
-    return rearrange(call)
+    given = [index for index in indices if index is not None]
+    axes = indexed_axes(indices)
+    if not _is_choice(call, axes, *given):
+        return rearrange(call)
+    shape = torch.broadcast_shapes(*(index.nonzero().shape[:1] if _is_mask(index) else index.shape for index in given))
+    if len(axes) == 1:
+        return _choose(call, label, axes[0], shape)
+    kept = [axis for axis in range(call["self"].ndim) if axis not in axes]
+    front = sum(axis < axes[0] for axis in kept) if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    label = call.coarsen(label, axes).map(partial(torch.squeeze, dim=axes))
+    return label.map(lambda array: array.reshape(array.shape[:front] + (1,) * len(shape) + array.shape[front:]))
+
+
+def indexed_axes(indices: Sequence[Tensor | None]) -> list[int]:
+    """The axes that the indices of `x[indices]` refer to; a mask refers to as many as it has."""
+    axes: list[int] = []
+    axis = 0
+    for index in indices:
+        width = index.ndim if index is not None and _is_mask(index) else 1
+        axes += [] if index is None else range(axis, axis + width)
+        axis += width
+    return axes
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _is_choice(call: Call, axes: Iterable[int], *indices: Tensor) -> bool:
+    """True if indices that are data choose rows of the first tensor, or if they choose none, which says nothing."""
+    if not call.first.ndim or all(map(call.is_constant, indices)):
+        return False
+    label = call.exponents.resolve(call.label_of(call.first))
+    return not call.out.numel() or any(_has_rows(label, axis) for axis in axes)
+
+
+def _has_rows(label: Label, axis: int) -> bool:
+    """True if entries along an axis scale each on its own, as rows of a table do, and not as their kind does.
+
+    Nodes of several kinds, one after the other in one tensor, are chosen within their kind.
+    """
+    arrays = [ids for _, ids in label.terms if ids.shape[axis] > 1]
+    if not arrays:
+        return False
+    kinds = distinct_slices(arrays, axis)
+    return kinds is None or int(kinds[1].bincount().min()) == 1
+
+
+def _choose(call: Call, label: Label, axis: int, shape: Sequence[int]) -> Label:
+    """The label of entries that data choose along an axis, which is replaced by axes of this shape."""
+    label = call.exponents.resolve(label)
+    if label.zeros is not None and label.zeros.shape[axis] > 1:
+        label = label.drop_zero_mask()
+    varying = [term for term in label.terms if term[1].shape[axis] > 1]
+    if any(ids.numel() > ids.shape[axis] for _, ids in varying):
+        label, varying = call.coarsen(label, [axis]), []
+    chosen = call.exponents.choose(Label(tuple(varying)), axis, math.prod(shape)) if varying else Label()
+    fixed = Label(tuple(term for term in label.terms if term[1].shape[axis] == 1), label.zeros)
+
+    def reshape_axis(array: Tensor) -> Tensor:
+        inserted = (1,) * len(shape) if array.shape[axis] == 1 else tuple(shape)
+        return array.reshape(array.shape[:axis] + inserted + array.shape[axis + 1 :])
+
+    return fixed.map(reshape_axis) + chosen.map(reshape_axis)
 
 
 def index_copy(call: Call) -> Label:
     """index_copy: the label is replaced entry by entry if it changes along the axis."""
     axis, index, labels = call["dim"], call["index"].cpu(), (call.label("self"), call.label("source"))
+    if not call.is_constant(call["index"]):
+        labels = call.coarsen(labels[0], [axis]), call.coarsen(labels[1], [axis])
     if not any(label.changes_along([axis]) for label in labels):
         return call.exponents.require_equal(*labels)
     return _entry_by_entry(call, lambda old, new: old.index_copy(axis, index, new), "self", "source")
@@ -145,8 +233,10 @@ def _fill_with_zeros(call: Call, function: Rearrange) -> Label:
 
 def masked_select(call: Call) -> Label:
     """masked_select: tensor and mask broadcast against each other."""
-    mask, tensor = call["mask"].cpu(), call["self"]
-    return call.label("self").rearrange(tensor.shape, lambda array: array.masked_select(mask))
+    mask, tensor = call["mask"], call["self"]
+    if _is_choice(call, range(tensor.ndim), mask):
+        return call.coarsen(call.label("self"), range(tensor.ndim)).map(lambda array: array.reshape(1))
+    return call.label("self").rearrange(tensor.shape, lambda array: array.masked_select(mask.cpu()))
 
 
 def slice_scatter(call: Call) -> Label:
@@ -163,9 +253,11 @@ def index_put(call: Call) -> Label:
 
 def embedding(call: Call) -> Labels:
     """embedding: the table is (unknown of the channel) - (unknown of the row), and rows of it are selected."""
-    weight, indices = call["weight"], call["indices"].cpu()
+    weight, indices = call["weight"], call["indices"]
     label = call.exponents.bind_table(call.label("weight"))
-    return label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices, array))
+    if not call.is_constant(indices):
+        return _choose(call, label, 0, indices.shape)
+    return label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices.cpu(), array))
 
 
 def new_zeros(call: Call) -> Label:

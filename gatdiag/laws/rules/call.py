@@ -30,6 +30,8 @@ class Call:
     label_of: Callable[[Tensor], Label]  # it has the tensor's number of axes; no terms for an unlabeled tensor
     zero_tests: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     """Result of x == 0 or x != 0 -> its value at every entry, if x has no zeros."""
+    is_constant: Callable[[Tensor], bool] = lambda tensor: False
+    """Whether an index is the same for every batch."""
 
     def __getitem__(self, name: str) -> Any:
         """The argument of that name."""
@@ -45,6 +47,15 @@ class Call:
         if isinstance(value, Tensor):
             return self.label_of(value)
         return ZEROS if value in (0, float("inf"), -float("inf")) else Label()
+
+    def factor(self, tensor: Tensor, axis: int, other: Label) -> Label:
+        """The label of a factor that is summed over an axis; zeros that multiply a labeled factor get unknowns."""
+        label = self.label_of(tensor)
+        if not (label.is_all_zeros and other.terms and tensor.numel()):
+            return label
+        shape = [1] * tensor.ndim
+        shape[axis] = tensor.shape[axis]
+        return self.exponents.stand_in(shape, other)
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, including those inside lists."""

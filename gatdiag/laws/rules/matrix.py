@@ -12,7 +12,8 @@ from gatdiag.laws.rules.call import Call
 def contract(call: Call, left: Tensor, right: Tensor) -> Label:
     """left @ right, summed over the last axis of `left`; either may be a vector."""
     has_rows, has_columns = left.ndim > 1, right.ndim > 1
-    first, second = call.label_of(left), call.label_of(right)
+    first = call.factor(left, -1, call.label_of(right))
+    second = call.factor(right, -2 if has_columns else -1, first)
     first = first if has_rows else first.map(lambda array: array.unsqueeze(0))
     second = second if has_columns else second.map(lambda array: array.unsqueeze(-1))
     ndim = max(left.ndim, right.ndim, 2)
@@ -38,7 +39,8 @@ def addmm(call: Call) -> Label:
 
 def linear(call: Call) -> Label:
     """input @ weight^T + bias."""
-    both = call.label("input").map(lambda array: array.unsqueeze(-2)) + call.label("weight")
+    features = call.factor(call["input"], -1, call.label("weight"))
+    both = features.map(lambda array: array.unsqueeze(-2)) + call.label("weight")
     axis = call["input"].ndim
     result = call.exponents.require_uniform(both, [axis]).map(lambda array: array.squeeze(axis))
     if call.get("bias") is None:
@@ -51,7 +53,7 @@ def convolution(call: Call) -> Label:
     inputs, weight, groups = call["input"], call["weight"], call["groups"]
     spatial = inputs.ndim - 2
     batch, channels = inputs.shape[:2]
-    features = call.exponents.require_uniform(call.label("input"), range(2, inputs.ndim))
+    features = call.exponents.require_uniform(call.factor(inputs, 1, call.label("weight")), range(2, inputs.ndim))
     features = features.rearrange(
         torch.Size((batch, channels, *(1,) * spatial)),
         lambda array: array.reshape(batch, groups, 1, channels // groups, *(1,) * spatial),

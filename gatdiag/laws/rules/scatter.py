@@ -43,10 +43,12 @@ def _covered_source(call: Call, name: str) -> Label:
 
 def _overwrite(call: Call, source: Label) -> Label:
     """The label of a target whose entries are replaced where the index writes."""
-    target, untouched = call["self"], _untouched(call)
+    target, untouched, base = call["self"], _untouched(call), call.label("self")
     if not bool(untouched.any()):
         return source
-    base = call.label("self")
+    if not call.is_constant(call["index"]):
+        is_filler = base.is_all_zeros or bool((target.detach().abs() >= HUGE).all())
+        return source if is_filler else call.exponents.require_equal(base, source)
     is_infinite = bool((target.detach().cpu()[untouched].abs() >= HUGE).all())  # a number that stands for infinity
     is_kept = shrink(untouched)
     before, after = (call.exponents.collapse(label.drop_zero_mask()) for label in (base, source))
@@ -73,7 +75,8 @@ def index_put(call: Call) -> Label:
         return call.fix_scale("self", "values")
     base, source = call.label("self"), call.label("values").with_ndim(ndim)
     index_axes = range(used[0], used[0] + width)
-    if not call["accumulate"] and (base.changes_along(used) or source.changes_along(index_axes)):
+    replaces = not call["accumulate"] and (base.changes_along(used) or source.changes_along(index_axes))
+    if replaces and all(map(call.is_constant, given)):
         return arrangement.index_put(call)
     source = call.exponents.require_uniform(source, index_axes)
     flat = (1,) * (target.ndim - ndim + width)

@@ -24,6 +24,13 @@ STEP = 1e-5
 Function = Callable[..., Any]
 
 
+class ConstantIndices(Trace):
+    """All indices are part of the operation."""
+
+    def is_constant(self, tensor: Tensor) -> bool:
+        return True
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """An operation with arguments to label, entry by entry.
@@ -105,7 +112,7 @@ Table = list[Tensor]
 def _trace_case(given: Case, inference: bool) -> tuple[list[Table], list[Table], tuple[bool, ...], list[str]]:
     """A table of directions for every argument and result; which are exact; operations without a rule."""
     exponents = Exponents()
-    trace = Trace(exponents, lambda: "here")
+    trace = ConstantIndices(exponents, lambda: "here")
     torch.random.default_generator.manual_seed(11)
     labels: list[Label] = []
     with torch.inference_mode(inference), torch.no_grad():

@@ -119,6 +119,7 @@ class Exponents:
         self.equations: list[Equations] = []  # those that bound no unknown
         self.approximations: list[Equations] = []  # those that hold only up to an epsilon of the model
         self.cause = ""  # the operation and module that are running, set by the tracer
+        self.demands = 0  # how often something was required of labels that did not fulfill it yet
         self.coarse: Counter[str] = Counter()  # operations whose rule required more than the operation does
         self._required_zero: list[tuple[str, Tensor]] = []  # operation, the unknowns it required to be zero
         self._mixtures: dict[int, Mixture] = {}
@@ -214,6 +215,7 @@ class Exponents:
         label = self.resolve_mixtures(self.resolve(label))
         if not label.terms or label.is_all_zeros:
             return
+        self.demands += 1
         if len(label.terms) == 1:
             self._required_zero.append((self.cause, label.terms[0][1].unique()))
         rows = self._rows(label)
@@ -477,6 +479,7 @@ class Exponents:
 
     def _solve_for_term(self, label: Label, position: int, axis: int) -> None:
         """Bind the ids of one term so that the label no longer changes along the axis."""
+        self.demands += 1
         coefficient, ids = label.terms[position]
         shape = list(ids.shape)
         shape[axis] = 1

@@ -56,7 +56,8 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     replaces deviations below a constant by zero, and on either side of it delta is zero and c conserved. The rescaling
     then has no effect only as long as nothing crosses the constant; `gatdiag.remedies.rebalance_` verifies that. A
     lower bound (`clamp(min=1e-12)`) and a guard against a zero that does not occur (`where(x == 0, 1, x)`) are taken to
-    be inactive.
+    be inactive. What the function chooses (the nearest neighbors of features, the largest weights) must not change
+    along a law, though the gradient alone would allow it: `excluded` names such operations.
 
     Args:
         model: Any module that was run at least once if it has lazy layers. It is not changed in any way.
@@ -151,7 +152,7 @@ def _find_on_inputs(
         *unclear,
         *_exclude_without_effect(evidence),
         *_exclude_operations(trace, exponents),
-        *_exclude_channels(exponents, basis, places),
+        *_exclude_channels(exponents, basis, {name: places[name] for name in labels}),
         *failed,
     ]
     laws = Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
@@ -176,10 +177,11 @@ def _split_unclear(
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
     """Trace one call with equations that require the outputs to keep their scale; return the parameters' labels.
 
-    Entries without effect fit every exponent, as zeros do, and are in no law.
+    Entries without effect fit every exponent, as zeros do, and are in no law. Nor are parameters without a gradient:
+    they keep their scale if the output depends on them; else they may have any, and demand nothing of others.
     """
     labels: dict[str, Label] = {}
-    for name in evidence.point.weights:
+    for name in (*evidence.point.weights, *evidence.unreached):
         mask = evidence.no_effect.get(name)
         ids = exponents.new_unknowns(replica.parameters[name].shape, name, is_entry=True)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
@@ -197,11 +199,16 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         for label in labels.values():
             if label.zeros is None:
                 exponents.complete(label.terms[0][1])
+        trace.flow.follow_back(outputs)
+        for name in evidence.unreached:
+            if trace.flow.reaches_outputs(replica.parameters[name]):
+                exponents.require_zero(labels[name])
         return trace
 
     with _track_module(replica.model) as current_module:
         trace = replica.no_grad(trace_call)
-    return {name: _drop_without_effect(exponents.resolve(label)) for name, label in labels.items()}, trace
+    kept = {name: _drop_without_effect(exponents.resolve(labels[name])) for name in evidence.point.weights}
+    return kept, trace
 
 
 @contextmanager
@@ -247,6 +254,12 @@ def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusio
     for (name, module), times in trace.unknown.items():
         reason = f"no rule for this operation, so its arguments must keep their scale (calls: {times})"
         yield Exclusion(f"operation {name} in {module}", reason)
+    for cause in trace.flow.deciding:
+        reason = (
+            "it only decides (by a choice, a detached value or a number that Python reads): no gradient passes it, but "
+            "what it decides must not change with the scale of its arguments, so laws of the gradient may be missed"
+        )
+        yield Exclusion(f"operation {cause}", reason)
     for cause in exponents.coarse:
         reason = "its rule requires entries to scale alike that need not, so laws may be missed"
         yield Exclusion(f"operation {cause}", reason)
@@ -258,7 +271,10 @@ def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, P
     channels = {
         block.parameter: block
         for block in exponents.blocks
-        if block.parameter and not block.is_entry and places[block.parameter].is_feature_weight
+        if block.parameter
+        and block.parameter in places
+        and not block.is_entry
+        and places[block.parameter].is_feature_weight
     }
     zero_causes, tie_causes = exponents.zero_causes(), exponents.tie_causes()
     for name, block in channels.items():

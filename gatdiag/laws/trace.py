@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.flow import Flow, has_scale
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
 from gatdiag.structure.deadline import check_time
@@ -36,6 +37,7 @@ class Trace(DispatchMode):
     Attributes:
         unknown: (operation without a rule, module it ran in) -> number of calls.
         failed: (operation called in a form that its rule does not support, module it ran in) -> error.
+        flow: What the operations read and wrote.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Trace(DispatchMode):
                 self._constants[tensor] = True
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
+        self.flow = Flow()
 
     def label_of(self, tensor: Tensor) -> Label:
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
@@ -73,7 +76,7 @@ class Trace(DispatchMode):
 
     def set_label(self, tensor: Tensor, label: Label) -> None:
         """Set the label of a tensor; integers and booleans have none."""
-        if not _has_scale(tensor) or not label.arrays:
+        if not has_scale(tensor) or not label.arrays:
             self._labels.pop(tensor, None)
         else:
             label = label.with_ndim(tensor.ndim)
@@ -93,10 +96,12 @@ class Trace(DispatchMode):
         call = Call(func, arguments, out, shape, self._exponents, self.label_of, self._zero_tests, self.is_constant)
         self._find_constants(call)
         rule = self._find_rule(call)
+        demands = self._exponents.demands
         if rule is not None:
             if rule not in _ALLOWS_MIXTURES:
                 call = replace(call, label_of=self._resolved_label_of)
             self._assign_labels(call, self._apply_rule(rule, call))
+        self.flow.record(call, None if self._exponents.demands == demands else self._exponents.cause)
         if func.is_view:
             self._register_views(call)
         return out
@@ -147,7 +152,7 @@ class Trace(DispatchMode):
 
     def _register_views(self, call: Call) -> None:
         for tensor in [*call.tensors(), *call.results]:
-            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and _has_scale(tensor):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and has_scale(tensor):
                 known = self._views.setdefault(tensor.untyped_storage()._cdata, [])
                 known[:] = [reference for reference in known if reference() is not None]
                 if all(reference() is not tensor for reference in known):
@@ -179,10 +184,6 @@ class Trace(DispatchMode):
         for label, positions in ((old, target), (new, source)):
             ids[positions], zeros[positions] = self._exponents.to_entries(label, positions.shape)
         return Label.from_entries(ids[target], zeros[target])
-
-
-def _has_scale(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _memory_positions(tensor: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ converts and perturbs inputs.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from gatdiag.structure.isolation import preserve_random_state
 
@@ -39,15 +41,46 @@ class _DeepcopyMode(TorchFunctionMode):
         return memo[id(tensor)]
 
 
-def duplicate(value: T, omit: Sequence[object] = ()) -> T:
+def duplicate(value: T, omit: Sequence[object] = (), modules: Sequence[Module] = ()) -> T:
     """A deep copy without gradients, also of non-leaf tensors. Tensors that share memory do so in the copy.
 
     Args:
         value: Any object.
         omit: Mappings inside it (of backward hooks) that are empty in the copy.
+        modules: Modules inside it whose attributes may hold compiled functions; the copy holds plain ones.
     """
     memo: Memo = {id(mapping): type(mapping)() for mapping in omit}
-    return deepcopy_with(value, memo, lambda tensor: _duplicate_tensor(tensor, memo))
+    compiled = [leaf for module in modules for leaf in tree_leaves(vars(module)) if isinstance(leaf, FunctionType)]
+    plain = {id(leaf): _Plain(_uncompiled(leaf)) for leaf in compiled if hasattr(leaf, _ORIGINAL)}
+    memo |= plain
+
+    def function(tensor: Tensor) -> Any:
+        return _duplicate_tensor(tensor, memo)
+
+    copied = deepcopy_with(value, memo, function)
+    for stand_in in plain.values():
+        stand_in.function = deepcopy_with(stand_in.function, memo, function)
+    return copied
+
+
+_ORIGINAL = "_torchdynamo_orig_callable"  # of a function that torch.compile returned: what it was given
+
+
+def _uncompiled(function: FunctionType) -> Callable[..., Any]:
+    """What torch.compile was given; it wraps methods of torch's own layers once more."""
+    original: Callable[..., Any] = getattr(function, _ORIGINAL)
+    module = getattr(original, "__globals__", {}).get("__name__")
+    return getattr(original, "__wrapped__", original) if module == "torch._dynamo.external_utils" else original
+
+
+class _Plain:
+    """Stands for a compiled function; copying a function does nothing, so a method would stay that of the original."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
 
 
 def map_tensors(value: T, function: TensorFunction) -> T:

@@ -55,9 +55,16 @@ def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
         yield
 
 
+# Libraries that compute a recurrent layer as one operation, in some precisions and on some devices only.
+_FUSED_LIBRARIES = (
+    (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
+)
+
+
 @contextmanager
 def disable_fast_paths() -> Iterator[None]:
-    """Turn off compilation, fused attention, the transformer encoder's fast path and autocast.
+    """Turn off compilation, kernels of whole recurrent layers, fused attention, the encoder's fast path and autocast.
 
     They hide operations; and autocast reads copies of weights, which it may have cached, and computes in low precision.
     """
@@ -65,6 +72,9 @@ def disable_fast_paths() -> Iterator[None]:
         fastpath = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
+        for is_enabled, enable in _FUSED_LIBRARIES:
+            stack.callback(enable, is_enabled())
+            enable(False)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

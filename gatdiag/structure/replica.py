@@ -162,7 +162,7 @@ def copy_model(model: nn.Module, others: T, args: tuple[Any, ...], kwargs: Mappi
 def _copy(model: nn.Module, others: T) -> tuple[nn.Module, T]:
     with torch.no_grad():
         try:
-            copied, copied_others = duplicate((model, others), omit=list(_backward_hooks(model)))
+            copied, copied_others = duplicate((model, others), list(_backward_hooks(model)), list(model.modules()))
             _remove_user_hooks(copied)
         except Exception as error:
             raise ModelError(

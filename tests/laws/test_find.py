@@ -1,5 +1,6 @@
 """The laws of whole models: which they are, what they are called, what has none and why."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -191,6 +192,39 @@ def test_an_operation_without_a_rule_is_named_and_what_it_touches_is_held() -> N
     assert what == "operation special_i0e in the model"
     assert reasons(laws)[what] == "no rule for this operation, so its arguments must keep their scale (calls: 1)"
     assert [law.layer for law in laws] == ["first"] * 4
+
+
+class Taught(nn.Module):
+    """Another layer, which gets no gradient, is added to, decides about or is computed beside the hidden units."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.other, self.last = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            other = self.other(x)
+        return self.last(self.use(self.first(x).relu(), other))
+
+
+def throw_away(hidden: Tensor, other: Tensor) -> Tensor:
+    hidden + other
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("use", "count"), [(torch.add, 0), (torch.mul, 4), (lambda h, other: h * (h > other), 0), (throw_away, 4)]
+)
+def test_what_gets_no_gradient_keeps_its_scale_if_the_output_depends_on_it(
+    use: Callable[[Tensor, Tensor], Tensor], count: int
+) -> None:
+    laws = find_laws(Taught(use), torch.randn(6, 3))
+
+    assert len(laws) == count
+    assert all(term.parameter.split(".")[0] != "other" for law in laws for term in law.terms)
+    assert {"other.weight", "other.bias"} <= set(reasons(laws))
+    assert not [reason for reason in reasons(laws).values() if "residual" in reason]
 
 
 class Parts(nn.Module):

@@ -32,6 +32,43 @@ def test_a_wrapped_model_has_the_laws_of_the_model_inside(wrap: Callable[[nn.Mod
     assert list(find_laws(wrap(model), x, edges())) == list(find_laws(model, x, edges()))
 
 
+class CompiledMethod(nn.Sequential):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.run = torch.compile(self.run, backend="eager")
+
+    def run(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+def test_a_model_with_a_compiled_method_has_the_laws_of_the_method() -> None:
+    layers = list(mlp(3, 4, 2))
+    assert list(find_laws(CompiledMethod(*layers), *ON_ROWS)) == list(find_laws(nn.Sequential(*layers), *ON_ROWS))
+
+
+class Jumping(nn.Module):
+    """An LSTM over the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([gnn.GCNConv(IN, 4), gnn.GCNConv(4, 4)])
+        self.jump, self.read = gnn.JumpingKnowledge("lstm", 4, 2), nn.Linear(4, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        xs = [x := layer(x, edge_index).relu() for layer in self.layers]
+        return self.read(self.jump(xs))
+
+
+@pytest.mark.parametrize("nodes", [300, 2000])
+def test_a_recurrent_layer_has_the_same_laws_on_graphs_that_are_sampled(nodes: int) -> None:
+    ring = torch.arange(nodes)
+    edge_index = torch.stack([ring.repeat(2), torch.cat([ring.roll(-1), ring.roll(-7)])])
+    assert len(find_laws(Jumping(), features(nodes=nodes), edge_index)) == 4
+
+
 def test_the_mode_of_the_model_counts() -> None:
     """Batch norm takes the scale of a batch out; its running statistics do not."""
     model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))

@@ -7,8 +7,8 @@ import torch
 from tests.laws.models.graph import Case, Factory
 
 ROOMS = (
-    "plain convolutions attention adjacency library more_convolutions pooling architectures language operations "
-    "ordinary calls"
+    "plain convolutions attention adjacency library more_convolutions pooling architectures more_architectures "
+    "language operations ordinary calls"
 )
 ZOO: dict[str, Factory] = {
     f"{room}: {name}": factory

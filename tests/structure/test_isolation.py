@@ -76,6 +76,18 @@ def test_attention_is_decomposed():
     assert [name for name in names.seen if "attention" in name]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_are_decomposed_in_every_precision(kind, dtype):
+    before = torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
+    layer, x = kind(2, 3).to(dtype), torch.ones(4, 1, 2, dtype=dtype)
+    with torch.no_grad(), Names() as names, disable_fast_paths():
+        layer(x)
+    assert "addmm" in names.seen
+    assert not [name for name in names.seen if "rnn" in name or name in ("lstm", "gru")]
+    assert (torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled) == before
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_fast_path_is_off_inside_and_as_before_outside(enabled):
     previous = torch.backends.mha.get_fastpath_enabled()

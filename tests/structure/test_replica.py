@@ -158,6 +158,33 @@ def test_compiled_parts_run_eagerly():
     assert replicate(model, (X,)).run().shape == (4, 2)
 
 
+class Compiled(nn.Linear):
+    """A method, a list of methods or the forward pass are compiled."""
+
+    def __init__(self, kind):
+        def backend(graph, inputs):
+            raise AssertionError("compiled")
+
+        super().__init__(8, 2)
+        compiled = torch.compile(super().forward, backend=backend)
+        self.steps = {"method": compiled, "list": [compiled], "forward": None}[kind]
+        if kind == "forward":
+            self.forward = compiled
+
+    def forward(self, x):
+        return self.steps[0](x) if isinstance(self.steps, list) else self.steps(x)
+
+
+@pytest.mark.parametrize("kind", ["method", "list", "forward"])
+def test_a_compiled_method_of_the_copy_reads_the_weights_of_the_copy(kind):
+    model = Compiled(kind)
+    replica = replicate(model, (X,))
+    expected = nn.functional.linear(X, model.weight, model.bias)
+    with torch.no_grad():
+        model.weight.zero_()
+    torch.testing.assert_close(replica.run(), expected)
+
+
 def test_failure_names_the_innermost_layer():
     with pytest.raises(ModelError, match=r"failed in layer 'conv\.lin' \(Linear\) with RuntimeError") as caught:
         replicate(Careless(), (X[:, :3], EDGES, {"x": X.clone()})).run()

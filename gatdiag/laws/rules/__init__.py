@@ -26,8 +26,8 @@ RULES: dict[str, Rule] = {
     **each(
         elementwise.homogeneous,
         "abs alias clone contiguous nan_to_num neg positive relu leaky_relu rrelu_with_noise_functional tril "
-        "triu real imag dropout feature_dropout native_dropout _conj _conj_physical resolve_conj resolve_neg "
-        "rrelu_with_noise",
+        "triu real imag dropout feature_dropout native_dropout _conj _conj_physical conj_physical resolve_conj "
+        "resolve_neg _neg_view rrelu_with_noise deg2rad rad2deg",
     ),
     **each(elementwise.detach, "detach detach_copy"),
     **each(elementwise.cast, "_to_copy to"),
@@ -50,6 +50,9 @@ RULES: dict[str, Rule] = {
     "lerp": elementwise.lerp,
     **each(elementwise.maximum, "maximum minimum fmax fmin hypot"),
     "polar": elementwise.polar,
+    "atan2": elementwise.angle_of_pair,
+    "copysign": elementwise.copysign,
+    "ldexp": elementwise.ldexp,
     **each(elementwise.compare, "eq ne lt le gt ge"),
     "glu": elementwise.glu,
     "where": elementwise.where,
@@ -64,16 +67,20 @@ RULES: dict[str, Rule] = {
         "hardshrink hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor "
         "ceil round trunc frac fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy "
         "_local_scalar_dense mkldnn_rnn_layer bincount alpha_dropout feature_alpha_dropout "
-        "binary_cross_entropy_with_logits "
+        "binary_cross_entropy_with_logits nll_loss2d_forward smooth_l1_loss huber_loss soft_margin_loss _ctc_loss "
+        "logaddexp logaddexp2 _logcumsumexp logcumsumexp xlogy lgamma digamma sinc "
+        "special_entr special_erfcx special_log_ndtr special_ndtri special_xlog1py linalg_matrix_exp "
+        "_linalg_slogdet floor_divide histc renorm embedding_renorm _standard_gamma poisson "
         "_thnn_fused_gru_cell _thnn_fused_lstm_cell",
     ),
     # the result does not depend on a positive scale
     **each(
         elementwise.scale_invariant,
         "is_pinned is_coalesced isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
-        "logical_not logical_and logical_or is_nonzero ones_like new_ones rand_like randn_like "
+        "logical_not logical_and logical_or logical_xor is_nonzero ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
-        "sym_storage_offset _nested_tensor_size",
+        "sym_storage_offset _nested_tensor_size random geometric cauchy log_normal indices _indices crow_indices "
+        "col_indices ccol_indices row_indices _nnz sparse_dim dense_dim",
     ),
     **each(elementwise.sign, "sign sgn signbit angle heaviside"),
     # move, repeat, select
@@ -81,9 +88,21 @@ RULES: dict[str, Rule] = {
         arrangement.rearrange,
         "expand permute transpose t squeeze unsqueeze slice select split split_with_sizes unsafe_split "
         "unsafe_split_with_sizes unsafe_chunk unbind chunk diagonal flip roll unfold repeat movedim narrow "
-        "take_along_dim repeat_interleave tensor_split swapaxes pixel_shuffle",
+        "take_along_dim take repeat_interleave tensor_split swapaxes pixel_shuffle pixel_unshuffle channel_shuffle "
+        "native_channel_shuffle rot90 expand_copy permute_copy transpose_copy t_copy squeeze_copy unsqueeze_copy "
+        "slice_copy select_copy split_copy split_with_sizes_copy unbind_copy diagonal_copy unfold_copy "
+        "_pack_padded_sequence",
     ),
-    **each(arrangement.reshape, "view _unsafe_view reshape _reshape_alias flatten unflatten"),
+    **each(arrangement.reshape, "view view_copy _unsafe_view reshape _reshape_alias flatten unflatten"),
+    **each(
+        arrangement.resample,
+        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d",
+    ),
+    "im2col": arrangement.im2col,
+    "masked_scatter": arrangement.masked_scatter,
+    "block_diag": arrangement.block_diag,
     "view_as_complex": arrangement.view_as_complex,
     "complex": arrangement.complex_from_parts,
     "view_as_real": arrangement.view_as_real,
@@ -99,6 +118,7 @@ RULES: dict[str, Rule] = {
     **each(arrangement.embed_in_zeros, "diag_embed slice_backward select_backward diagonal_backward"),
     **each(arrangement.slice_scatter, "slice_scatter select_scatter diagonal_scatter"),
     "embedding": arrangement.embedding,
+    **each(arrangement.embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
     # exact zeros and constants
     **each(
         arrangement.new_zeros,
@@ -121,15 +141,22 @@ RULES: dict[str, Rule] = {
     "prod": reduction.prod,
     **each(
         reduction.coarse_linear,
-        "coalesce _coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace",
+        "coalesce _coalesce _coalesced to_dense _to_dense to_sparse _to_sparse values _values trace "
+        "_to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc sparse_mask",
     ),
     **each(
         reduction.pool,
         "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d "
-        "adaptive_avg_pool2d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
-        "upsample_linear1d",
+        "adaptive_avg_pool2d adaptive_avg_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
+        "adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d upsample_linear1d "
+        "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
     ),
-    **each(reduction.cdist, "_cdist_forward cdist"),
+    **each(reduction.grid_sample, "grid_sampler_2d grid_sampler_3d"),
+    "col2im": reduction.col2im,
+    **each(reduction.cdist, "_cdist_forward cdist _euclidean_dist"),
+    "_pdist_forward": reduction.pdist,
+    "mse_loss": reduction.squared_error,
+    **each(reduction.order, "searchsorted bucketize isin"),
     # products summed over an index
     **each(matrix.matmul, "mm bmm matmul mv dot vdot _sparse_mm _sparse_mm_reduce_impl _sparse_sparse_matmul"),
     **each(matrix.addmm, "addmm baddbmm addmv _sparse_addmm"),
@@ -137,6 +164,15 @@ RULES: dict[str, Rule] = {
     **each(matrix.convolution, "convolution _convolution"),
     "_trilinear": matrix.trilinear,
     **each(matrix.outer, "ger outer"),
+    "addr": matrix.addr,
+    "addbmm": matrix.addbmm,
+    "linalg_cross": matrix.cross,
+    # functions of a whole matrix: the degrees of the results
+    "linalg_inv_ex": matrix.of_matrix(-1),
+    "linalg_cholesky_ex": matrix.of_matrix(Fraction(1, 2)),
+    "linalg_qr": matrix.of_matrix(0, 1),
+    "_linalg_eigh": matrix.of_matrix(1, 0),
+    "_linalg_svd": matrix.of_matrix(0, 1, 0),
     # message passing
     **each(scatter.scatter, "scatter scatter_add scatter_reduce index_add index_reduce index_fill"),
     **each(scatter.index_put, "index_put _unsafe_index_put"),

@@ -216,7 +216,12 @@ def constant_pad(call: Call) -> Label:
     """constant_pad_nd: padding with zeros fits every exponent, another constant fixes the scale."""
     if not call.label("value").is_all_zeros:
         return call.fix_scale()
-    return _fill_with_zeros(call, lambda array: torch.ops.aten.constant_pad_nd(array, call["pad"], 0))
+
+    def pad(array: Tensor) -> Tensor:
+        padded: Tensor = torch.ops.aten.constant_pad_nd(array, call["pad"], 0)
+        return padded
+
+    return _fill_with_zeros(call, pad, call.first.ndim - len(call["pad"]) // 2)
 
 
 def embed_in_zeros(call: Call) -> Label:
@@ -225,10 +230,57 @@ def embed_in_zeros(call: Call) -> Label:
     return _fill_with_zeros(call, lambda array: call.function(array, **{name: call[name] for name in rest}))
 
 
-def _fill_with_zeros(call: Call, function: Rearrange) -> Label:
-    """The label after a function that puts the entries of the first tensor among zeros."""
-    ids, zeros = call.exponents.to_entries(call.label_of(call.first), call.first.shape)
+def _fill_with_zeros(call: Call, function: Rearrange, leading: int = 0) -> Label:
+    """The label after a function that puts the entries of the first tensor among zeros.
+
+    Args:
+        call: The operation.
+        function: What it does to an array.
+        leading: How many of the first axes it leaves alone.
+    """
+    label, tensor = call.label_of(call.first), call.first
+    known = torch.broadcast_shapes(label.shape, (1,) * tensor.ndim)
+    ids, zeros = call.exponents.to_entries(label, torch.Size((*known[:leading], *tensor.shape[leading:])))
     return Label.from_entries(function(ids), ~function(~zeros))
+
+
+def resample(call: Call) -> Label:
+    """Padding with entries of the tensor itself, and interpolation by the nearest one: spatial axes are rearranged."""
+    tensor, axes = call.first, call.spatial_axes()
+    label = call.label_of(tensor)
+    if not label.changes_along(axes):
+        return label
+    shape = torch.Size((*label.shape[: axes[0]], *tensor.shape[axes[0] :]))
+    return label.rearrange(shape, _for_integers(call))
+
+
+def im2col(call: Call) -> Label:
+    """im2col: sliding windows, with zeros around the image."""
+    return _fill_with_zeros(call, _for_integers(call), call.first.ndim - 3)
+
+
+def _for_integers(call: Call) -> Rearrange:
+    """The operation for unknowns and masks, which its kernel does not support."""
+    rest = {argument.name: call[argument.name] for argument in call.function._schema.arguments[1:]}
+
+    def function(array: Tensor) -> Tensor:
+        moved: Tensor = call.function(array.double(), **rest)
+        return moved.to(array.dtype)
+
+    return function
+
+
+def masked_scatter(call: Call) -> Label:
+    """masked_scatter: entries of the source, in order, replace those that a mask selects."""
+    mask = call["mask"].cpu()
+    return _entry_by_entry(call, lambda old, new: old.masked_scatter(mask, new), "self", "source")
+
+
+def block_diag(call: Call) -> Label:
+    """block_diag: matrices along the diagonal, with zeros around them."""
+    parts = [call.exponents.to_entries(call.label_of(tensor), tensor.shape) for tensor in call["tensors"]]
+    ids, zeros = zip(*parts, strict=True)
+    return Label.from_entries(torch.block_diag(*ids), ~torch.block_diag(*(~mask for mask in zeros)))
 
 
 def masked_select(call: Call) -> Label:
@@ -258,6 +310,14 @@ def embedding(call: Call) -> Labels:
     if not call.is_constant(indices):
         return _choose(call, label, 0, indices.shape)
     return label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices.cpu(), array))
+
+
+def embedding_bag(call: Call) -> Label:
+    """_embedding_bag: rows of a table are selected and summed, averaged or their maximum is taken."""
+    label = call.coarsen(call.label("weight"), [0])
+    if call.get("per_sample_weights") is not None:
+        label = label + call.coarsen(call.label("per_sample_weights"), [0]).map(lambda array: array.unsqueeze(-1))
+    return label
 
 
 def new_zeros(call: Call) -> Label:

@@ -1,5 +1,6 @@
 """The arguments, labels and equations that a rule works with."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,11 @@ class Call:
         value = self.arguments.get(name)
         axes: Sequence[int] = [value] if isinstance(value, int) else list(value or range(ndim))
         return tuple(axis % ndim for axis in axes) if ndim else ()
+
+    def spatial_axes(self) -> range:
+        """The last axes, as many as the operation's name says: two for `avg_pool2d`; all if it does not say."""
+        dimensions = re.search(r"(\d)d", self.name)
+        return range(self.first.ndim)[-int(dimensions[1]) if dimensions else 0 :]
 
     def coarsen(self, label: Label, axes: Iterable[int]) -> Label:
         """As `Exponents.require_uniform`, where the operation itself requires less; reported in `Laws.excluded`."""

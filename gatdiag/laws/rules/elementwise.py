@@ -34,6 +34,24 @@ def sign(call: Call) -> Label:
     return Label()
 
 
+def copysign(call: Call) -> Label:
+    """copysign: the magnitude of one tensor with the sign of another."""
+    call.exponents.resolve_mixtures(call.label("other"))
+    return call.label("self")
+
+
+def angle_of_pair(call: Call) -> Label:
+    """atan2: does not depend on a common positive scale."""
+    call.exponents.require_equal(call.label("self"), call.label("other"))
+    return Label()
+
+
+def ldexp(call: Call) -> Label:
+    """ldexp: self * 2^other; the power must keep its scale."""
+    call.fix_scale("other")
+    return call.label("self")
+
+
 def detach(call: Call) -> Label:
     """detach: a constant for the gradient, however its value scales."""
     label = call.label_of(call.first)

@@ -1,12 +1,13 @@
 """Rules of products that sum over an index: matrix products, convolutions."""
 
+from fractions import Fraction
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label, Rearrange
-from gatdiag.laws.rules.call import Call
+from gatdiag.laws.rules.call import Call, Labels, Rule
 
 
 def contract(call: Call, left: Tensor, right: Tensor) -> Label:
@@ -49,11 +50,14 @@ def linear(call: Call) -> Label:
 
 
 def convolution(call: Call) -> Label:
-    """Plain, grouped or transposed convolution: (batch, groups, out, in, kernel ...), summed over in and kernel."""
+    """Plain, grouped or transposed convolution: (batch, groups, out, in, kernel ...), summed over in and kernel.
+
+    Without a bias, exponents that grow along a spatial axis as those of the kernel fall would do, too.
+    """
     inputs, weight, groups = call["input"], call["weight"], call["groups"]
     spatial = inputs.ndim - 2
     batch, channels = inputs.shape[:2]
-    features = call.exponents.require_uniform(call.factor(inputs, 1, call.label("weight")), range(2, inputs.ndim))
+    features = call.coarsen(call.factor(inputs, 1, call.label("weight")), range(2, inputs.ndim))
     features = features.rearrange(
         torch.Size((batch, channels, *(1,) * spatial)),
         lambda array: array.reshape(batch, groups, 1, channels // groups, *(1,) * spatial),
@@ -93,5 +97,48 @@ def trilinear(call: Call) -> Label:
 
 def outer(call: Call) -> Label:
     """ger: x_i y_j."""
-    first, second = call.tensors()[:2]
+    return _outer(call, *call.tensors()[:2])
+
+
+def _outer(call: Call, first: Tensor, second: Tensor) -> Label:
     return call.label_of(first).map(lambda array: array.unsqueeze(-1)) + call.label_of(second)
+
+
+def addr(call: Call) -> Label:
+    """addr: self + x_i y_j."""
+    result = _outer(call, call["vec1"], call["vec2"])
+    return result if call.get("beta") == 0 else call.exponents.require_equal(result, call.label("self"))
+
+
+def addbmm(call: Call) -> Label:
+    """addbmm: self + the sum of a batch of products."""
+    product = call.exponents.require_uniform(contract(call, call["batch1"], call["batch2"]), [0])
+    product = product.map(lambda array: array.squeeze(0))
+    return product if call.get("beta") == 0 else call.exponents.require_equal(product, call.label("self"))
+
+
+def cross(call: Call) -> Label:
+    """Cross product along an axis: x_1 y_2 - x_2 y_1 and so on."""
+    ndim = call.out.ndim
+    axis = call["dim"] % ndim
+    left, right = (call.label(name).with_ndim(ndim) for name in ("self", "other"))
+
+    def turn(label: Label, steps: int) -> Label:
+        return label.map(lambda array: array.roll(-steps, axis))
+
+    return call.exponents.require_equal(turn(left, 1) + turn(right, 2), turn(left, 2) + turn(right, 1))
+
+
+def of_matrix(*degrees: int | Fraction) -> Rule:
+    """Functions of a whole matrix that are homogeneous, with the degree of each result: inverse, decompositions."""
+
+    def rule(call: Call) -> Labels:
+        ndim = call.first.ndim
+        label = call.coarsen(call.label_of(call.first), [ndim - 2, ndim - 1])
+
+        def fit(result: Tensor) -> Label:
+            return label.map(lambda array: array.reshape(array.shape[: ndim - 2] + (1,) * (result.ndim - ndim + 2)))
+
+        return [fit(result) * degree for result, degree in zip(call.results, degrees, strict=False)]
+
+    return rule

@@ -1,8 +1,9 @@
 """Rules of reductions: the entries that are combined must scale alike."""
 
-import re
+import math
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label
@@ -79,13 +80,57 @@ def coarse_linear(call: Call) -> Label:
 
 def pool(call: Call) -> Label:
     """Pooling over the spatial axes; batch and channels keep their exponents."""
-    dimensions = re.search(r"(\d)d", call.name)
-    count = int(dimensions[1]) if dimensions else call.first.ndim
-    return call.coarsen(call.label_of(call.first), range(call.first.ndim)[-count:])
+    return call.coarsen(call.label_of(call.first), call.spatial_axes())
+
+
+def grid_sample(call: Call) -> Label:
+    """grid_sampler: interpolation at places that must keep their scale."""
+    call.fix_scale("grid")
+    return pool(call)
+
+
+def col2im(call: Call) -> Label:
+    """col2im: windows are summed where they overlap; all entries of a channel must scale alike."""
+    tensor, kernel = call["self"], call["kernel_size"]
+    label = call.coarsen(call.label("self"), [tensor.ndim - 1])
+    label = label.rearrange(
+        torch.Size((*tensor.shape[:-1], 1)), lambda array: array.reshape(*array.shape[:-2], -1, math.prod(kernel))
+    )
+    return call.coarsen(label, [tensor.ndim - 1]).map(lambda array: array.unsqueeze(-1))
+
+
+def order(call: Call) -> Label:
+    """searchsorted, bucketize, isin: all numbers that are compared must scale alike."""
+    tensors = call.tensors()[:2]
+    if len(tensors) < 2:  # with a number
+        return call.fix_scale()
+    left, right = (
+        call.exponents.require_uniform(call.label_of(tensor), range(tensor.ndim)).map(lambda array: array.reshape(()))
+        for tensor in tensors
+    )
+    call.exponents.require_equal(left, right)
+    return Label()
+
+
+def squared_error(call: Call) -> Label:
+    """mse_loss: squared differences, one by one or summed or averaged."""
+    label = call.exponents.require_equal(call.label("self"), call.label("target")) * 2
+    if not call["reduction"]:
+        return label
+    return call.exponents.require_uniform(label, range(label.ndim)).map(lambda array: array.reshape(()))
+
+
+def pdist(call: Call) -> Label:
+    """pdist: distances between all rows."""
+    if call["p"] == 0:
+        return call.fix_scale()
+    return call.exponents.require_uniform(call.label("self"), [0, 1]).map(lambda array: array.reshape(1))
 
 
 def cdist(call: Call) -> Label:
     """cdist: ||x_i - y_j|| over the last axis."""
+    if call.get("p") == 0:  # the number of entries that differ
+        return call.fix_scale()
     left, right = (call.exponents.require_uniform(call.label(name), [call[name].ndim - 1]) for name in ("x1", "x2"))
     return call.exponents.require_equal(left, right.map(lambda array: array.transpose(-1, -2)))
 

@@ -52,6 +52,59 @@ CASES: dict[str, Case] = {
     "take_along_dim": case(lambda x: aten.take_along_dim(x, torch.tensor([[2], [0]]), 1), X),
     "repeat_interleave": case(lambda x: aten.repeat_interleave(x, torch.tensor([1, 3]), 0), X),
     "pixel_shuffle": case(lambda x: aten.pixel_shuffle(x, 2), signed(1, 4, 1, 2)),
+    "take": case(lambda x: aten.take(x, torch.tensor([5, 0, 0])), X),
+    "pixel_unshuffle": case(lambda x: aten.pixel_unshuffle(x, 2), signed(1, 1, 2, 4)),
+    **{
+        name: case(lambda x, name=name: getattr(aten, name)(x, 2), signed(1, 4, 2, 1))
+        for name in ("channel_shuffle", "native_channel_shuffle")
+    },
+    "rot90": case(lambda x: aten.rot90(x, 1, [0, 1]), X),
+    "expand_copy": case(lambda x: aten.expand_copy(x, [3, 2, 3]), signed(2, 1)),
+    "permute_copy": case(lambda x: aten.permute_copy(x, [2, 0, 1]), CUBE),
+    "transpose_copy": case(lambda x: aten.transpose_copy(x, 0, 1), X),
+    "t_copy": case(aten.t_copy, X),
+    "squeeze_copy": case(aten.squeeze_copy, signed(2, 1, 3)),
+    "unsqueeze_copy": case(lambda x: aten.unsqueeze_copy(x, 1), X),
+    "slice_copy": case(lambda x: aten.slice_copy(x, 1, 1, 3), X),
+    "select_copy": case(lambda x: aten.select_copy(x, 1, -1), X),
+    "split_copy": case(lambda x: aten.split_copy(x, 2, 1), X),
+    "split_with_sizes_copy": case(lambda x: aten.split_with_sizes_copy(x, [1, 2], 1), X),
+    "unbind_copy": case(lambda x: aten.unbind_copy(x, 1), X),
+    "diagonal_copy": case(aten.diagonal_copy, MATRIX),
+    "unfold_copy": case(lambda x: aten.unfold_copy(x, 1, 2, 1), X),
+    "view_copy": case(lambda x: aten.view_copy(x, [3, 2]), X),
+    **{
+        f"{kind}_pad{ndim}d": case(
+            lambda x, op=f"{kind}_pad{ndim}d", pad=pad: getattr(aten, op)(x, pad), signed(*shape)
+        )
+        for kind in ("reflection", "replication")
+        for ndim, shape, pad in (
+            (1, (2, 3), [1, 2]),
+            (2, (2, 2, 2), [1, 0, 0, 1]),
+            (3, (1, 2, 2, 2), [1, 0, 0, 1, 1, 1]),
+        )
+    },
+    **{
+        f"{kind}{ndim}d": case(
+            lambda x, op=f"{kind}{ndim}d", size=size: getattr(aten, op)(x, size), signed(1, 2, *size)[..., :2]
+        )
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+        for ndim, size in ((1, [5]), (2, [2, 3]), (3, [1, 2, 4]))
+    },
+    "im2col": case(lambda x: aten.im2col(x, [2, 1], [1, 1], [1, 0], [1, 1]), signed(1, 2, 2, 2)),
+    "_pack_padded_sequence": case(
+        lambda x: aten._pack_padded_sequence(x, torch.tensor([3, 2]), False)[0], signed(3, 2, 2)
+    ),
+    "masked_scatter": case(lambda x, y: aten.masked_scatter(x, MASK, y), X, signed(2, 2)),
+    "block_diag": case(lambda x, y: aten.block_diag([x, y]), X, MATRIX),
+    "_embedding_bag": case(
+        lambda x: aten._embedding_bag(x, torch.tensor([0, 2, 2, 1]), torch.tensor([0, 2]))[0], MATRIX
+    ),
+    "_embedding_bag_forward_only": case(
+        lambda x: aten._embedding_bag_forward_only(x, torch.tensor([0, 2, 2, 1]), torch.tensor([0, 3]))[0],
+        MATRIX,
+        missed=3,
+    ),
     "view": case(lambda x: aten.view(x, [3, 2]), X),
     "_unsafe_view": case(lambda x: aten._unsafe_view(x, [6]), X),
     "reshape": case(lambda x: aten.reshape(x.t(), [2, 3]), X),
@@ -116,6 +169,20 @@ FURTHER: dict[str, Case] = {
     "cat with a constant": case(lambda x: torch.cat([x, torch.ones(2, 1).double()], 1), X),
     "pad with one": case(lambda x: aten.constant_pad_nd(x, [1, 0], 1.0), X, missed=6),
     "pad then add": case(lambda x, y: aten.constant_pad_nd(x, [1, 0], 0.0) + y, X, W),
+    "reflection of equal rows": case(lambda x: aten.reflection_pad1d(x.expand(2, 3), [1, 1]), signed(2, 1)),
+    "pad an axis of three": case(lambda x: aten.constant_pad_nd(x, [0, 0, 1, 0], 0), CUBE),
+    "shuffled by a view": case(lambda x: x.view(1, 2, 2, 2).transpose(1, 2).reshape(1, 4, 2), signed(1, 4, 2)),
+    "windows and back": case(
+        lambda x: torch.nn.functional.fold(torch.nn.functional.unfold(x, 2), (2, 3), 2), signed(1, 1, 2, 3), missed=5
+    ),
+    "bag of weighted rows": case(
+        lambda x, w: aten._embedding_bag(x, torch.tensor([0, 2, 1]), torch.tensor([0]), False, 0, False, w, False, -1)[
+            0
+        ],
+        MATRIX,
+        signed(3),
+        missed=2,
+    ),
     "stack in front": case(lambda x, y: torch.stack([x, y, x]), X, Y),
     "full of ones is a constant": case(lambda x: x + aten.full([2, 3], 1.0, dtype=x.dtype), X),
     "full of infinities": case(lambda x: torch.minimum(x, aten.full([3], float("inf"), dtype=x.dtype)), X),

@@ -27,10 +27,17 @@ def layer_norm(grad: Tensor, x: Tensor, weight: Tensor | None, mask: tuple[bool,
     return aten.native_layer_norm_backward(grad, x, [3], mean, deviation, weight, None, mask)[0]
 
 
+SPARSE = {
+    "indices _indices _nnz sparse_dim dense_dim": lambda x: x.to_sparse().coalesce(),
+    "crow_indices col_indices": Tensor.to_sparse_csr,
+    "ccol_indices row_indices": Tensor.to_sparse_csc,
+}
 ONLY_INPUT = (True, False, False)
 CASES: dict[str, Case] = {
     **each(
-        "abs alias clone contiguous nan_to_num neg positive relu leaky_relu tril triu real resolve_conj resolve_neg", X
+        "abs alias clone contiguous nan_to_num neg positive relu leaky_relu tril triu real resolve_conj resolve_neg "
+        "deg2rad rad2deg",
+        X,
     ),
     "rrelu_with_noise": case(lambda x: aten.rrelu_with_noise(x, torch.ones(2, 3).double(), 0.1, 0.3, True), X),
     "rrelu_with_noise_functional": case(
@@ -46,6 +53,11 @@ CASES: dict[str, Case] = {
     "alpha_dropout": case(lambda x: aten.alpha_dropout(x, 0.5, True), X, counted=False),
     "_conj": case(lambda x: aten._conj(x).resolve_conj(), C),
     "_conj_physical": case(aten._conj_physical, C),
+    "conj_physical": case(aten.conj_physical, C),
+    "_neg_view": case(lambda x: aten._neg_view(x).resolve_neg(), X),
+    "atan2": case(aten.atan2, X, Y),
+    "copysign": case(aten.copysign, X, Y),
+    "ldexp": case(aten.ldexp, X, Y, counted=False),
     "native_dropout": case(lambda x: aten.native_dropout(x, 0.5, True), X),
     "_to_copy": case(lambda x: aten._to_copy(x, dtype=torch.float64), X),
     "to": case(lambda x: aten.to(x, torch.float64), X),
@@ -78,10 +90,15 @@ CASES: dict[str, Case] = {
     # held at exponent zero
     **each(
         "exp exp2 expm1 sigmoid tanh sin cos tan atan sinh cosh asinh erf erfc elu celu selu gelu silu mish "
-        "softplus hardswish",
+        "softplus hardswish sinc special_erfcx special_log_ndtr",
         X,
     ),
-    **each("log log2 log10 log1p", P, positive=True),
+    **each("log log2 log10 log1p lgamma digamma special_entr", P, positive=True),
+    "special_ndtri": case(aten.special_ndtri, P / 2, counted=False),
+    **each("logaddexp logaddexp2", X, Y),
+    **each("xlogy special_xlog1py", P, Q, counted=False),
+    "floor_divide": case(aten.floor_divide, X, Y, counted=False),
+    **{name: case(lambda x, name=name: getattr(aten, name)(x, 1), X) for name in ("logcumsumexp", "_logcumsumexp")},
     **each("asin acos atanh logit erfinv", P / 2, counted=False),
     "acosh": case(aten.acosh, P + 1, counted=False),
     **each("softshrink hardshrink hardsigmoid hardtanh floor ceil round trunc frac", X, counted=False),
@@ -100,6 +117,26 @@ CASES: dict[str, Case] = {
         lambda x: aten.binary_cross_entropy_with_logits(x, MASK.double(), None, None, 0), X
     ),
     "_local_scalar_dense": case(aten._local_scalar_dense, signed(1), counted=False),
+    "nll_loss2d_forward": case(
+        lambda x: aten.nll_loss2d_forward(x, torch.zeros(1, 2, 1).long(), None, 0, -100)[0],
+        signed(1, 2, 2, 1),
+        missed=4,
+    ),
+    **{
+        name: case(lambda x, y, name=name: getattr(aten, name)(x, y), X, Y, counted=False)
+        for name in ("smooth_l1_loss", "huber_loss")
+    },
+    "soft_margin_loss": case(lambda x: aten.soft_margin_loss(x, ONES), X),
+    "_ctc_loss": case(lambda x: aten._ctc_loss(x, torch.tensor([[1]]), [2], [1])[0], signed(2, 1, 3), counted=False),
+    "linalg_matrix_exp": case(aten.linalg_matrix_exp, signed(2, 2), counted=False),
+    "_linalg_slogdet": case(lambda x: aten._linalg_slogdet(x)[1], signed(2, 2), counted=False),
+    "histc": case(lambda x: aten.histc(x, 3, -1, 1), X, counted=False),
+    "renorm": case(lambda x: aten.renorm(x, 2, 0, 0.5), X, counted=False),
+    "embedding_renorm": case(
+        lambda x: aten.embedding_renorm_(x, torch.tensor([0, 1]), 0.5, 2.0).clone(), X, counted=False
+    ),
+    "_standard_gamma": case(aten._standard_gamma, P, counted=False),
+    "poisson": case(aten.poisson, P, counted=False),
     "bincount": case(lambda x: aten.bincount(torch.tensor([0, 2, 2]), x), positive(3), counted=False),
     # blind to scale
     **each(
@@ -107,7 +144,7 @@ CASES: dict[str, Case] = {
         "ones_like rand_like randn_like",
         X,
     ),
-    **each("logical_and logical_or heaviside", X, Y),
+    **each("logical_and logical_or logical_xor heaviside", X, Y),
     "is_nonzero": case(aten.is_nonzero, signed(1), counted=False),
     "new_ones": case(lambda x: aten.new_ones(x, [2]), X),
     "full_like": case(lambda x: aten.full_like(x, 3.0), X),
@@ -119,6 +156,15 @@ CASES: dict[str, Case] = {
     "normal": case(lambda x: aten.normal_(x), X),
     "uniform": case(lambda x: aten.uniform_(x), X),
     "exponential": case(lambda x: aten.exponential_(x), X),
+    **{
+        name: case(lambda x, name=name, more=more: getattr(aten, f"{name}_")(x, *more), X)
+        for name, more in {"random": (), "geometric": (0.5,), "cauchy": (), "log_normal": ()}.items()
+    },
+    **{
+        name: case(lambda x, name=name, make=make: getattr(aten, name)(make(x)), X, missed=5)
+        for names, make in SPARSE.items()
+        for name in names.split()
+    },
     "bernoulli_": case(lambda x: aten.bernoulli_(x, 0.5), X),
     # backward passes
     "threshold_backward": case(lambda g, x: aten.threshold_backward(g, x, 0), G, X),

@@ -45,6 +45,14 @@ CASES: dict[str, Case] = {
         signed(2, 2, 3),
         signed(2, 3),
     ),
+    "addr": case(aten.addr, signed(3, 2), V, signed(2)),
+    "addbmm": case(aten.addbmm, signed(2, 2), BATCHED, OTHER),
+    "linalg_cross": case(aten.linalg_cross, A, signed(2, 3)),
+    "linalg_inv_ex": case(lambda x: aten.linalg_inv_ex(x)[0], signed(3, 3), missed=4),
+    "linalg_cholesky_ex": case(lambda x: aten.linalg_cholesky_ex(x @ x.mT)[0], signed(2, 2), missed=1),
+    "linalg_qr": case(aten.linalg_qr, signed(3, 2), missed=1),
+    "_linalg_eigh": case(lambda x: aten._linalg_eigh(x)[0], signed(2, 2), missed=1),
+    "_linalg_svd": case(lambda x: aten._linalg_svd(x)[1], signed(3, 2)),
     "ger": case(aten.ger, V, signed(2)),
     "outer": case(aten.outer, V, signed(2)),
 }
@@ -72,6 +80,12 @@ FURTHER: dict[str, Case] = {
     "bilinear": case(
         lambda x, y, w: torch.nn.functional.bilinear(x, y, w), signed(2, 2), signed(2, 3), signed(2, 2, 3)
     ),
+    "cross of a constant": case(lambda x: aten.linalg_cross(x, ADJACENCY.t()[:1] + 1), signed(2, 3)),
+    "cross along another axis": case(lambda x, y: aten.linalg_cross(x, y, dim=0), signed(3, 2), signed(3, 1)),
+    "cross with zeros": case(
+        lambda x, y: aten.linalg_cross(aten.constant_pad_nd(x, [1, 0], 0), y), signed(2, 2), signed(2, 3)
+    ),
+    "inverse of a batch": case(lambda x: aten.linalg_inv_ex(x)[0], signed(2, 2, 2), missed=4),
     "einsum": case(lambda x, y: torch.einsum("nhd,mhd->nmh", x, y), BATCHED, signed(3, 2, 3)),
 }
 

@@ -66,7 +66,49 @@ CASES: dict[str, Case] = {
         signed(3),
         missed=2,
     ),
+    **{
+        f"_to_sparse_{layout}": case(
+            lambda x, op=f"_to_sparse_{layout}", size=size: getattr(aten, op)(x, *size), X, missed=5
+        )
+        for layout, size in {"csr": (), "csc": (), "bsr": ([1, 1],), "bsc": ([1, 1],)}.items()
+    },
+    "sparse_mask": case(lambda x: aten.sparse_mask(x, torch.ones(2, 3).double().to_sparse()), X, missed=5),
     "trace": case(aten.trace, SQUARE, missed=6),
+    "adaptive_avg_pool3d": case(lambda x: aten.adaptive_avg_pool3d(x, [1, 1, 1]), VOLUME),
+    "fractional_max_pool2d": case(
+        lambda x: aten.fractional_max_pool2d(x, [2, 2], [1, 1], torch.zeros(1, 1, 2).double())[0],
+        signed(1, 1, 2, 2),
+        **PIECES,
+    ),
+    "fractional_max_pool3d": case(
+        lambda x: aten.fractional_max_pool3d(x, [2, 1, 1], [1, 1, 1], torch.zeros(1, 1, 3).double())[0],
+        signed(1, 1, 3, 2, 2),
+        missed=10,
+        points=60,
+    ),
+    "max_unpool2d": case(
+        lambda x: aten.max_unpool2d(x, torch.tensor([[[[0, 3]]]]), [2, 2]), signed(1, 1, 1, 2), missed=1
+    ),
+    "max_unpool3d": case(
+        lambda x: aten.max_unpool3d(x, torch.tensor([[[[[0, 3]]]]]), [1, 2, 2], [1, 2, 1], [0, 0, 0]),
+        signed(1, 1, 1, 1, 2),
+        missed=1,
+    ),
+    **{
+        name: case(lambda x, op=name, size=size: getattr(aten, op)(x, size, False), signed(1, 2, *(2 for _ in size)))
+        for name, size in {
+            "upsample_bilinear2d": [3, 3],
+            "_upsample_bilinear2d_aa": [3, 3],
+            "upsample_bicubic2d": [3, 3],
+            "_upsample_bicubic2d_aa": [3, 3],
+            "upsample_trilinear3d": [3, 3, 3],
+        }.items()
+    },
+    "grid_sampler_2d": case(
+        lambda x, g: aten.grid_sampler_2d(x, g.tanh(), 0, 0, False), signed(1, 1, 2, 2), signed(1, 2, 2, 2)
+    ),
+    "grid_sampler_3d": case(lambda x, g: aten.grid_sampler_3d(x, g.tanh(), 0, 1, False), VOLUME, signed(1, 1, 1, 2, 3)),
+    "col2im": case(lambda x: aten.col2im(x, [2, 3], [2, 2], [1, 1], [0, 0], [1, 1]), signed(1, 8, 2), missed=10),
     "avg_pool1d": case(lambda x: aten.avg_pool1d(x, [2], [1]), LINE),
     "avg_pool2d": case(lambda x: aten.avg_pool2d(x, [2, 2], [1, 1]), signed(1, 2, 3, 3)),
     "avg_pool3d": case(lambda x: aten.avg_pool3d(x, [2, 2, 2]), VOLUME),
@@ -83,8 +125,21 @@ CASES: dict[str, Case] = {
     "adaptive_max_pool3d": case(lambda x: aten.adaptive_max_pool3d(x, [1, 1, 1]), VOLUME, points=60),
     "_cdist_forward": case(lambda x, y: aten._cdist_forward(x, y, 2.0, None), X, SQUARE),
     "cdist": case(lambda x, y: aten.cdist(x, y), X, SQUARE),
+    "_euclidean_dist": case(aten._euclidean_dist, X, SQUARE),
+    "_pdist_forward": case(lambda x: aten._pdist_forward(x, 2.0), SQUARE),
+    "mse_loss": case(aten.mse_loss, X, X.flip(1)),
+    "searchsorted": case(lambda x, y: aten.searchsorted(x.sort(1).values, y), X, X.flip(1), counted=False),
+    "bucketize": case(lambda x, y: aten.bucketize(x, y.sort().values), X, signed(4), counted=False),
+    "isin": case(lambda x, y: aten.isin(x, y), X, X.flip(1), counted=False),
 }
 FURTHER: dict[str, Case] = {
+    "squared errors one by one": case(lambda x, y: aten.mse_loss(x, y, 0), X, X.flip(1)),
+    "bins of a constant": case(lambda x: aten.bucketize(x, torch.tensor([0.5]).double()), X, counted=False),
+    "bin of a number": case(lambda x: aten.searchsorted(x, 0.5), positive(3).sort().values, counted=False),
+    "how many entries differ": case(lambda x, y: aten._cdist_forward(x, y, 0.0, None), X, SQUARE, counted=False),
+    "interpolation of a constant image": case(
+        lambda x: aten.upsample_bilinear2d(x.expand(1, 2, 2, 2), [3, 3], False), signed(1, 2, 1, 1)
+    ),
     "number of non-zeros": case(lambda x: aten.linalg_vector_norm(x, 0, [1]), X),
     "norm of order zero": case(lambda x: aten.norm(x, 0, [1]), X),
     "sum of all": case(lambda x: aten.sum(x), X),

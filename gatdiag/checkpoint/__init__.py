@@ -11,7 +11,6 @@ Tensors:
 
 - `stack`: the order of layers in a plain stack, and c of each neuron
 - `measures`: norms, NaN and infinities, dead rows and columns, weight changes
-- `initialization`: the initialization whose distribution a weight has
 
 Both:
 

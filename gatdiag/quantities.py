@@ -51,8 +51,9 @@ class Quantity:
         takes: Arguments of that function: "x" or "x, edges" of each layer; "W" for each parameter with two or more axes
             that is not an attention vector.
         reduction: How the weights of one layer are reduced to one number: largest, smallest, mean weighted by the
-            number of entries, norm of all entries together, or ratio of two such norms (the largest ratio if these were
-            not recorded).
+            number of entries that count, norm of all entries together, or ratio of two such norms (the largest ratio if
+            these were not recorded).
+        counted: Column of the fraction of a weight's entries that count; "" if all do.
         symbol: The equation in plain characters, for an axis; the label is used if it is "".
         relative_to: Column of the norm that it is divided by, which makes it 0 / 0 if that is zero; "" if none.
         is_of_gradient: Whether it is measured on dL/dX instead of the layer's output X.
@@ -73,6 +74,7 @@ class Quantity:
     metric: str = ""
     takes: Literal["", "x", "x, edges", "W"] = ""
     reduction: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
+    counted: str = ""
     symbol: str = ""
     relative_to: str = ""
     is_of_gradient: bool = False
@@ -151,7 +153,9 @@ def _non_finite(matrix: str, of: str) -> Quantity:
     )
 
 
-def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -> tuple[Quantity, ...]:
+def _quantiles(
+    kind: str, unit: str, change: str, equation: str, of: str = "", counted: str = ""
+) -> tuple[Quantity, ...]:
     return tuple(
         Quantity(
             change_quantile(kind, level),
@@ -162,6 +166,7 @@ def _quantiles(kind: str, unit: str, change: str, equation: str, of: str = "") -
             high="weights have moved far",
             low="weights are still at their initial values",
             paper=_BALANCE,
+            counted=counted,
             is_compared=False,
         )
         for level in LEVELS
@@ -294,9 +299,23 @@ _GROUPS = (
                 low="the layer is still at its initial values",
                 paper=_BALANCE,
                 reduction="mean",
+                counted="significant_fraction",
                 is_share=True,
             )
             for name, threshold in THRESHOLDS.items()
+        ),
+        Quantity(
+            "significant_fraction",
+            label="weights of at least 1e-4",
+            equation=r"\#\{|w^*| \geq 10^{-4}\} / \#\{w\}",
+            meaning="fraction of entries with |w| >= 1e-4, which are those that count in the fractions that changed; 1 "
+            "for attention vectors, of which all entries count",
+            high="all weights count",
+            low="most weights are close to zero",
+            paper=_BALANCE,
+            reduction="mean",
+            is_share=True,
+            is_compared=False,
         ),
     ),
     _group(
@@ -320,6 +339,7 @@ _GROUPS = (
             "|w - w_0| / |w| over the entries with |w| >= 1e-4",
             r"|(w_t - w_0) / w_t|, \quad |w_t| \geq 10^{-4}",
             " of the weights of at least 1e-4",
+            "significant_fraction",
         ),
         *_quantiles("absolute", "W", "|w - w_0| over all entries", r"|w_t - w_0|"),
     ),

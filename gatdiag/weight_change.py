@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gatdiag.quantities import LEVELS, SIGNIFICANT, THRESHOLDS
 
-FRACTIONS: Final = ("unchanged_fraction", *THRESHOLDS)
+FRACTIONS: Final = ("unchanged_fraction", *THRESHOLDS, "significant_fraction")
 _BLOCK: Final = 1 << 15  # entries at a time, to fit a CPU cache
 
 Floats = NDArray[np.float64]
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 def change_fractions(
     initial: NDArray[Any], trained: NDArray[Any], sizes: Sequence[int], absolute: NDArray[np.int64]
 ) -> Floats:
-    """Fractions of each parameter that did not change, and that changed by more than 0.05 and 0.5.
+    """Fractions of each parameter that did not change, that changed by more than 0.05 and 0.5, and that count in these.
 
     Args:
         initial: w_0 of all parameters, flat and concatenated: float32 or float64.
@@ -35,8 +35,8 @@ def change_fractions(
         absolute: Positions of the entries compared by absolute change, in ascending order.
 
     Returns:
-        (3, parameters), or (3, S, parameters), in the order of `FRACTIONS`. NaN for a parameter with a NaN or infinity
-        in either, or without an entry that counts.
+        (4, parameters), or (4, S, parameters), in the order of `FRACTIONS`. NaN for a parameter with a NaN or infinity
+        in either; changed fractions also for one without an entry that counts.
     """
     least, total = significance_cutoff(trained.dtype), 0.0
     chosen = np.empty((2 + len(THRESHOLDS), *trained.shape), dtype=bool)
@@ -53,7 +53,10 @@ def change_fractions(
                 row[..., block] = mask
         pieces = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
         unchanged, significant, *beyond = (_counts(row, pieces) for row in chosen)
-        shares = np.array([unchanged / np.array(sizes), *(count / significant for count in beyond)])
+        entries_of_each = np.array(sizes)
+        shares = np.array(
+            [unchanged / entries_of_each, *(count / significant for count in beyond), significant / entries_of_each]
+        )
         if not np.isfinite(total):
             broken = [~np.isfinite(trained[..., piece] - initial[piece]).all(-1) for piece in pieces]
             shares[:, np.stack(broken, -1)] = np.nan

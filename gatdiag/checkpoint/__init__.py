@@ -11,7 +11,6 @@ Tensors:
 
 - `stack`: the order of layers in a plain stack, and c of each neuron
 - `measures`: norms, NaN and infinities, dead rows and columns, weight changes
-- `initialization`: the initialization whose distribution a weight has
 
 Both:
 
@@ -24,7 +23,7 @@ from gatdiag.checkpoint.opening import Checkpoint, list_checkpoints, open_checkp
 from gatdiag.checkpoint.optimizer import OptimizerState
 from gatdiag.checkpoint.overview import layer_table, weight_table
 from gatdiag.checkpoint.stack import find_stack
-from gatdiag.checkpoint.writing import write_checkpoint
+from gatdiag.checkpoint.writing import round_to_file, write_checkpoint
 from gatdiag.structure.from_names import find_layers
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "layer_table",
     "list_checkpoints",
     "open_checkpoint",
+    "round_to_file",
     "weight_table",
     "write_checkpoint",
 ]

@@ -1,14 +1,11 @@
 """Tables of an inspection's last checkpoint: per layer for the terminal, per parameter for `gatdiag.diagnosis`."""
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
-from gatdiag.checkpoint.initialization import identify_initialization
 from gatdiag.checkpoint.inspection import Inspection
 from gatdiag.checkpoint.measures import count_dead, measure
 from gatdiag.roles import ATTENTION, FEATURE
@@ -18,7 +15,6 @@ from gatdiag.structure.adapters import weight_name
 from gatdiag.summary import layer_series, neuron_series, role_series
 
 _TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are no neurons, and that of the padding index is zero
-_BALANCED: Final = 1e-6  # |c| relative to the squared norm of the layer; float32 rounding
 
 
 def layer_table(inspection: Inspection) -> pd.DataFrame:
@@ -37,7 +33,6 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
         - changed_attention: share of attention vector entries that changed by more than 0.05
         - unchanged, relative_gradient: of feature weights
         - relative_mu: of the output
-        - initialization: that of the largest feature weight, after "balanced" if each neuron is; "" if unknown
     """
     run = inspection.run
     series = {
@@ -56,10 +51,6 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
         table[name] = values[values["step"] == _last_step(run)].set_index("layer")["value"].astype(np.float64)
     computed = [any(weight_name(i.name) != i.name for i in _features(layer)) for layer in inspection.structure]
     table.loc[computed, ["norm", "spectral_norm"]] = math.nan
-    table["initialization"] = [
-        _initialization(layer, inspection.last.tensors, c, norm)
-        for layer, c, norm in zip(inspection.structure, table["c"], table["norm"], strict=True)
-    ]
     return table.rename_axis("layer").reset_index()
 
 
@@ -105,11 +96,3 @@ def _drift(run: Run) -> pd.DataFrame:
     first, last = (c[c["step"] == step] for step in (c["step"].min(), _last_step(run)))
     drift = (last["c"] - first["c"]).abs().where(last["step"] > c["step"].min())
     return last[["step", "layer"]].assign(value=drift).groupby(["step", "layer"], observed=True, as_index=False).max()
-
-
-def _initialization(layer: Layer, tensors: Mapping[str, Tensor], c: float, norm: float) -> str:
-    weights = [tensors[info.name] for info in _features(layer) if info.name in tensors]
-    if not weights:
-        return ""
-    is_balanced = math.isfinite(norm) and abs(c) <= _BALANCED * norm * norm
-    return " or ".join(["balanced"] * is_balanced + [*identify_initialization(max(weights, key=Tensor.numel))])

@@ -32,7 +32,8 @@ def write_checkpoint(
     """Write a checkpoint again with some tensors replaced.
 
     Everything else is unchanged: other keys, epoch, scheduler, averages of the weights, metadata, and the dtypes,
-    memory layout and sharing of the tensors. The file is written atomically: completely, or not at all.
+    memory layout and sharing of the tensors. New values are rounded to the dtypes of the file (`round_to_file`). The
+    file is written atomically: completely, or not at all.
 
     Args:
         checkpoint: An open checkpoint; its file is read again.
@@ -53,9 +54,8 @@ def write_checkpoint(
     target = Path(out)
     _check_target(checkpoint, target, in_place=in_place)
     place = target.resolve()
+    tensors = round_to_file(checkpoint, tensors)
     with convert_errors(checkpoint.path):
-        for name, new in tensors.items():
-            _check_replacement(name, checkpoint.tensors.get(name), new)
         if moments and checkpoint.optimizer is None:
             raise InputError("it has no optimizer state to replace")
     if checkpoint.format == "safetensors":
@@ -72,6 +72,16 @@ def write_checkpoint(
         _save(data, part, legacy=checkpoint.format == "torch (legacy)")
         shutil.copymode(checkpoint.path, part)
     return target
+
+
+def round_to_file(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New values of tensors as `write_checkpoint` writes them: rounded to the dtypes in the file.
+
+    Raises:
+        InputError: A name or shape does not match, or a value is too large for the dtype in the file.
+    """
+    with convert_errors(checkpoint.path):
+        return {name: _round_to(name, checkpoint.tensors.get(name), new) for name, new in tensors.items()}
 
 
 def _save(data: Any, part: Path, *, legacy: bool) -> None:
@@ -95,16 +105,18 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
         raise InputError(f"{format_path(target)} is the checkpoint itself: give another name, or in_place=True")
 
 
-def _check_replacement(name: str, old: Any, new: Tensor) -> Tensor:
-    """Return the old tensor if the new one can replace it."""
+def _round_to(name: str, old: Any, new: Tensor, remedy: str = "") -> Tensor:
+    """The new tensor in the dtype of the one that it replaces."""
     if not isinstance(old, Tensor):
         raise InputError(f"there is no tensor {quote(name)} in it to replace")
     if old.shape != new.shape:
         raise InputError(f"expected {quote(name)} of shape {tuple(old.shape)}, got {tuple(new.shape)}")
     rounded = new.detach().to(old.dtype)
     if new.is_floating_point() and not torch.equal(new.isfinite(), rounded.isfinite()):
-        raise InputError(f"the new values of {quote(name)} are too large for {old.dtype}, its dtype in the file")
-    return old
+        raise InputError(
+            f"the new values of {quote(name)} are too large for {old.dtype}, its dtype in the file{remedy}"
+        )
+    return rounded
 
 
 def _replace(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
@@ -123,8 +135,10 @@ def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> Non
     states = match_states(found[0], checkpoint.tensors) if found else None
     for name, state in moments.items():
         for key, new in state.items():
-            old = (states or {}).get(name, {}).get(key)
-            _check_replacement(f"{key} of {name}", old, new).copy_(new)
+            old: Any = (states or {}).get(name, {}).get(key)
+            remedy = ": drop the optimizer's state, with drop_optimizer=True"
+            rounded = _round_to(f"{key} of {name}", old, new, remedy)
+            old.copy_(rounded)
 
 
 def _write_safetensors(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], part: Path) -> None:

@@ -175,18 +175,11 @@ def _print_inspection(
 
 
 def _layer_table(rows: Sequence[Any], width: int) -> Table:
-    texts = [[printable(elide_middle(row.layer, _NAME)), printable(row.kind), row.initialization] for row in rows]
-    names = sum(max(map(len, column)) + 1 for column in zip(*texts, strict=True))
+    names = [[printable(elide_middle(row.layer, _NAME)), printable(row.kind)] for row in rows]
+    taken = sum(max(map(len, column)) + 1 for column in zip(*names, strict=True))
     measured = [column for column in _COLUMNS if any(format_number(getattr(row, column[1]), "g") for row in rows)]
-    columns = measured[: max(1, (width - names) // _COLUMN)]
+    columns = measured[: max(1, (width - taken) // _COLUMN)]
     table = make_table(["layer", "kind"], [heading for heading, _, _ in columns])
-    if any(row.initialization for row in rows):
-        table.add_column("initialization", overflow="fold")
-    for row, (*name, initialization) in zip(rows, texts, strict=True):
-        cells = [
-            *name,
-            *(format_number(getattr(row, attribute), form) for _, attribute, form in columns),
-            initialization,
-        ]
-        table.add_row(*cells[: len(table.columns)])
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(*name, *(format_number(getattr(row, attribute), form) for _, attribute, form in columns))
     return table

@@ -13,6 +13,7 @@ from rich.table import Table
 _OPTIONS: Final[Mapping[str, str]] = {
     "overwrite=True": "--overwrite",
     "in_place=True": "--in-place",
+    "drop_optimizer=True": "--moments drop",
     "root=FOLDER": "--root FOLDER",
     "gatdiag.find_laws(model, ...)": "gatdiag laws",
     # what no command has

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gatdiag.checkpoint import Checkpoint, ModelCase
     from gatdiag.laws import Exclusion
-    from gatdiag.remedies.verification import OutputDifference
+    from gatdiag.remedies import Rebalanced
 
 _Moments = StrEnum("_Moments", ["rescale", "drop"])
 
@@ -48,8 +48,9 @@ def rebalance(
 ) -> None:
     """Balance a checkpoint's weights without changing its function.
 
-    The weights of each neuron are rescaled; epoch, scheduler and all else in the file are kept. The file is written
-    completely or not at all. If no neuron can be balanced, nothing is written and the exit status is 2.
+    The weights of each neuron are rescaled; epoch, scheduler and all else in the file are kept. What is printed of c
+    and the outputs is of the weights as written. The file is written completely or not at all. If no neuron can be
+    balanced, nothing is written and the exit status is 2.
     """
     from gatdiag.checkpoint import open_checkpoint, write_checkpoint
     from gatdiag.cli.model_case import load_case
@@ -102,18 +103,51 @@ def _balance(checkpoint: Checkpoint, case: ModelCase) -> tuple[dict[str, Tensor]
     if not done.factors:
         reasons = "; ".join(_skipped_lines(done.skipped)) or "the model has no laws"
         raise ModelError(f"No law could be balanced, and nothing was written: {reasons}")
-    lines = [
-        f"{len(done.factors)} laws balanced: largest |c| {done.c_before:.3g} before, {done.c_after:.1e} after; largest "
-        f"imbalance {done.imbalance_before:.3g} before, {done.imbalance_after:.1e} after; factors from "
-        f"{min(done.factors.values()):.3g} to {max(done.factors.values()):.3g}",
-        *([] if done.double is None else [_difference_line("in float64", done.double)]),
-        _difference_line("in the model's own precision", done.own),
-        f"the model ran on {case.source}",
-    ]
+    done.undo()
     names = _all_names(case.model, done.scales, found.names)
     scales = {each: done.scales[name] for name in names for each in names[name]}
     weights = {name: checkpoint.tensors[name] * scale for name, scale in scales.items()}  # with the digits of the file
+    lines = _measure_lines(checkpoint, case, done, found.names, weights)
     return weights, scales, [*lines, *_skipped_lines(done.skipped), *found.describe_differences(3)]
+
+
+def _measure_lines(
+    checkpoint: Checkpoint, case: ModelCase, done: Rebalanced, names: Mapping[str, str], weights: Mapping[str, Tensor]
+) -> list[str]:
+    """Lines about c and the outputs of the weights as they are in the file, rounded to its dtypes."""
+    import torch
+
+    from gatdiag.checkpoint import round_to_file
+    from gatdiag.remedies.verification import output_difference
+
+    old, written = checkpoint.tensors, round_to_file(checkpoint, weights)
+    versions = old, {**old, **weights}, {**old, **written}
+    before, exact, after = ({name: of[names[name]].double() for name in done.laws.names} for of in versions)
+    # what the weights are multiplied by in the file, rounding included
+    factors = {name: torch.where(before[name] == 0, 1.0, after[name] / before[name]) for name in done.scales}
+    (c, imbalance), (c_exact, _), (c_after, imbalance_after) = map(done.imbalance, (before, exact, after))
+    differences = {"the model's own precision": output_difference(case.model, factors, case.args, case.kwargs)}
+    if done.double is not None:  # the model runs in float64
+        double = output_difference(case.model, factors, case.args, case.kwargs, torch.float64)
+        differences = {"float64": double, **differences}
+    lines = [
+        f"{len(done.factors)} laws balanced: largest |c| {c:.3g} before, {c_after:.1e} after; largest imbalance "
+        f"{imbalance:.3g} before, {imbalance_after:.1e} after; factors from {min(done.factors.values()):.3g} to "
+        f"{max(done.factors.values()):.3g}",
+        *(
+            f"largest difference of outputs in {where}: {found.absolute:.1e}, relative {found.relative:.1e}"
+            for where, found in differences.items()
+        ),
+        f"the model ran on {case.source}",
+    ]
+    if c_after > c_exact:
+        kinds = join_names(sorted({str(old[names[name]].dtype).removeprefix("torch.") for name in done.scales}))
+        outputs = "" if done.double is None else f", and outputs would differ by {done.double.absolute:.1e}"
+        lines.append(
+            f"rounding to {kinds}, in which the file has its weights, is what limits |c| and the outputs: without it, "
+            f"the largest |c| would be {c_exact:.1e}{outputs}"
+        )
+    return lines
 
 
 def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -123,10 +157,6 @@ def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, 
         name: tuple(names[other] for other in every if every[other] is every[name] and other in names)
         for name in parameters
     }
-
-
-def _difference_line(when: str, difference: OutputDifference) -> str:
-    return f"largest difference of outputs {when}: {difference.absolute:.1e}, relative {difference.relative:.1e}"
 
 
 def _skipped_lines(exclusions: Sequence[Exclusion]) -> list[str]:
@@ -149,7 +179,9 @@ def _rescaled_moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> d
     if not held:
         return None
     powers = _moment_powers(held, checkpoint.tensors)
-    states = {name: {key: tensor.clone() for key, tensor in state.items()} for name, state in held.items()}
+    states = {  # in float64, so that they are rounded once and an overflow is noticed when they are written
+        name: {key: tensor.double() for key, tensor in state.items() if powers.get(key)} for name, state in held.items()
+    }
     for name, state in states.items():
         rescale_moments_(state, scales[name], powers)
     return states

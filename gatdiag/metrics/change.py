@@ -20,14 +20,15 @@ __all__ = ["change_fractions", "change_quantiles"]
 
 
 def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], absolute: Tensor) -> Tensor:
-    """Fractions of the weights that did not change at all, and that changed by more than 0.05 and 0.5.
+    """Fractions of the weights that did not change at all, that changed by more than 0.05 and 0.5, and that count.
 
         #{k : w_k = w_0k} / #{k}        near 1 if gradients are zero (figure 8)
         #{k : |w_k| >= 1e-4, |(w_k - w_0k) / w_k| > threshold} / #{k : |w_k| >= 1e-4}     (figures 3a, 4a, 11)
         #{k : |w_k - w_0k| > threshold} / #{k}        for attention vectors
+        #{k : |w_k| >= 1e-4} / #{k}     1 for attention vectors
 
-    The last two are near 0 if a layer never trained. The denominator is the trained value, as in the paper: a weight
-    that tripled has changed by 2/3, one that flipped its sign by 2.
+    The second and third are near 0 if a layer never trained. The denominator is the trained value, as in the paper: a
+    weight that tripled has changed by 2/3, one that flipped its sign by 2.
 
     Args:
         initial: w_0 of P parameters, flat, one after the other.
@@ -36,13 +37,13 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
         absolute: Positions of the entries that are compared by absolute change: those of attention vectors.
 
     Returns:
-        (3, P), or (3, S, P), float64. NaN for a parameter with a NaN or infinity in either, or without an entry that
-        counts.
+        (4, P), or (4, S, P), float64. NaN for a parameter with a NaN or infinity in either; the second and third also
+        for one without an entry that counts.
 
     Example:
         >>> initial, trained = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([1.01, 2.0, 1e-6, 0.1])
         >>> change_fractions(initial, trained, [3, 1], absolute=torch.tensor([3])).tolist()
-        [[0.0, 0.0], [0.5, 1.0], [0.0, 0.0]]
+        [[0.0, 0.0], [0.5, 1.0], [0.0, 0.0], [0.6666666666666666, 1.0]]
     """
     if trained.is_cpu:
         w_0, w = (_as_float(tensor).numpy() for tensor in (initial, trained))
@@ -51,7 +52,8 @@ def change_fractions(initial: Tensor, trained: Tensor, sizes: Sequence[int], abs
     change, *chosen = weight_change.change_masks(before, after, absolute, SIGNIFICANT)
     starts, ends = _bounds(sizes, trained.device)
     unchanged, significant, *beyond = (_counts(mask, starts, ends) for mask in chosen)
-    found = torch.stack([unchanged / (ends - starts), *(count / significant for count in beyond)])
+    entries = ends - starts
+    found = torch.stack([unchanged / entries, *(count / significant for count in beyond), significant / entries])
     return found.masked_fill(_counts(~change.isfinite(), starts, ends) > 0, torch.nan)
 
 

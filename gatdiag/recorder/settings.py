@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
-from gatdiag.quantities import GROUPS, Group
+from gatdiag.quantities import GROUPS, Group, quantity
 from gatdiag.recorder.schedule import DEFAULT_BUDGET, Every
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
@@ -77,7 +77,7 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
         for given in names:
             group = GROUPS.get(given) or _group_of(given)
             every[group.name] = 1
-            columns |= set(group.columns) if given in GROUPS else {given}
+            columns |= set(group.columns) if given in GROUPS else {given, quantity(group.table, given).counted} - {""}
     if seconds == 0:
         every.pop("balance", None)
         columns -= set(GROUPS["balance"].columns)

@@ -237,7 +237,7 @@ class Weights:
         return counts
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
-        """Fractions of weights that changed since the beginning, and that never did."""
+        """Fractions of weights that changed since the beginning, that never did, and that are large enough to count."""
         found = self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions)
         return dict(zip(FRACTIONS, found, strict=True))
 

@@ -1,7 +1,7 @@
 """Rescale the weights of a model until its neurons are in balance, without changing its function."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,7 +13,7 @@ from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.prediction import held_by
 from gatdiag.remedies.applied import Applied, unwrap_model
-from gatdiag.remedies.least_norm import Rescaling, relative_gradients
+from gatdiag.remedies.least_norm import relative_gradients
 from gatdiag.remedies.moments import scaled_moments, state_powers
 from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, find_verified_rescaling
@@ -29,6 +29,8 @@ class Rebalanced(Applied):
 
     Attributes:
         towards: What was balanced.
+        laws: The laws of the model.
+        balanced: Positions of the laws that were balanced.
         c_before: Largest |c| before, c = sum_k e_k ||w_k||^2; 0 if no law was balanced.
         c_after: Largest |c| after, with the weights rounded to their dtype.
         imbalance_before: Largest |in - out| / (in + out) before, from 0 (balance) to 1, where in and out are the
@@ -37,11 +39,14 @@ class Rebalanced(Applied):
         factors: Name of a law -> its factor s > 0: each term is multiplied by s to the power of its exponent. If
             s > 1, a neuron's incoming weights grow, and its outgoing weights shrink.
         scales: Parameter name -> factor, positive float64, broadcastable to the parameter.
-        double: Change of the outputs in float64; None if the model does not run in it.
+        double: Change of the outputs in float64, in which weights are hardly rounded; None if the model does not run in
+            it.
         own: Change of the outputs in the model's own precision.
     """
 
     towards: Towards
+    laws: Laws
+    balanced: tuple[int, ...]
     c_before: float
     c_after: float
     imbalance_before: float
@@ -55,6 +60,14 @@ class Rebalanced(Applied):
     def __post_init__(self) -> None:
         """Start without changes."""
         super().__init__("rebalance", self.skipped)
+
+    def imbalance(self, weights: Tensors) -> tuple[float, float]:
+        """Largest |c|, and largest imbalance of weights, of the balanced laws at other weights, such as rounded ones.
+
+        Args:
+            weights: Name -> weight, for all `laws.names`.
+        """
+        return _imbalance(self.laws, self.balanced, weights)
 
 
 def rebalance_(
@@ -119,17 +132,20 @@ def rebalance_(
     scales = rescaling.factors
     relative = None if gradients is None else relative_gradients(laws.parameters, gradients)
     weights = {name: multiply_(laws.parameters[name].detach().clone(), scale) for name, scale in scales.items()}
-    c_before, imbalance_before = _imbalance(laws, rescaling, laws.parameters, relative)
+    balanced = tuple(rescaling.balanced)
+    c_before, imbalance_before = _imbalance(laws, balanced, laws.parameters, relative)
     if relative is not None:
         relative |= {name: multiply_(relative[name], scale**-2) for name, scale in scales.items()}
-    c_after, imbalance_after = _imbalance(laws, rescaling, {**laws.parameters, **weights}, relative)
+    c_after, imbalance_after = _imbalance(laws, balanced, {**laws.parameters, **weights}, relative)
     done = Rebalanced(
         towards,
+        laws,
+        balanced,
         c_before,
         c_after,
         imbalance_before,
         imbalance_after,
-        {laws[number].name: math.exp(rescaling.coordinates[number]) for number in rescaling.balanced},
+        {laws[number].name: math.exp(rescaling.coordinates[number]) for number in balanced},
         scales,
         (*rescaling.skipped, *laws.excluded, *_frozen(user)),
         double,
@@ -182,11 +198,13 @@ def optimizer_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
     return state_powers(optimizer)
 
 
-def _imbalance(laws: Laws, rescaling: Rescaling, weights: Tensors, relative: Tensors | None) -> tuple[float, float]:
+def _imbalance(
+    laws: Laws, balanced: Sequence[int], weights: Tensors, relative: Tensors | None = None
+) -> tuple[float, float]:
     """Largest |c|, and largest imbalance of weights or relative gradients, over the balanced laws."""
-    if not rescaling.balanced:
+    if not balanced:
         return 0.0, 0.0
-    chosen = list(rescaling.balanced)
+    chosen = list(balanced)
     values = laws.c(weights), laws.normalized_c(weights if relative is None else relative)
     c, imbalance = (float(value[chosen].abs().max()) for value in values)
     return c, imbalance

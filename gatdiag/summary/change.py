@@ -34,8 +34,8 @@ def weight_change(run: Run) -> pd.DataFrame:
     Returns:
         One row per layer and role: layer (categorical), role, source (what is compared with the initial weights: "best
         model, after step 120", "final model" or "step 120"), unchanged_fraction, changed_fraction_005,
-        changed_fraction_050, and the quantiles q0, q5, ... q100. NaN where undefined. Empty if neither snapshots nor
-        columns were recorded.
+        changed_fraction_050, significant_fraction, and the quantiles q0, q5, ... q100. NaN where undefined. Empty if
+        neither snapshots nor columns were recorded.
     """
     rows = _from_snapshots(run, _trained_snapshot(run)) or _from_table(run) or _from_snapshots(run, "best")
     table = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -82,12 +82,12 @@ def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) 
 def _from_table(run: Run) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for role, kind in ((FEATURE, "relative"), (ATTENTION, "absolute")):
-        columns = {name: name for name in COLUMNS[3:6]}
+        columns = {name: name for name in FRACTIONS}
         columns |= {f"q{level}": f"{kind}_change_q{level}" for level in LEVELS}
         by_layer: dict[str, dict[str, object]] = {}
         for target, column in columns.items():
-            last = role_series(run, column, role).groupby("layer", observed=True).last()
-            for layer, step, value in last.itertuples():
+            last = role_series(run, column, role).groupby("layer", observed=True).tail(1)
+            for step, layer, value in last.itertuples(index=False):
                 row = by_layer.setdefault(layer, {"layer": layer, "role": role, "source": f"step {step}"})
                 row[target] = value
         rows += by_layer.values()

@@ -66,19 +66,26 @@ def role_series(run: Run, column: str, role: str) -> pd.DataFrame:
         role: For example "feature weight" or "attention vector".
 
     Returns:
-        step, layer, value, without layers that have no parameter of the role, and without ratios to zero, such as to
-        attention vectors that are initialized to zero. NaN is kept.
+        step, layer, value, without layers that have no parameter of the role, without ratios to zero, such as to
+        attention vectors that are initialized to zero, and without means over several parameters if it was not recorded
+        how many of their entries count. NaN is kept.
     """
     keep = run.is_measured("parameters", column) & (run.parameters["role"] == role).to_numpy()
     frame = run.parameters.loc[keep]
     frame = frame[_codes(frame, run) >= 0]  # layers may be missing in an edited meta.json
     layers = len(run.layer_names)
     cells, cell = np.unique(frame["step"].to_numpy() * layers + _codes(frame, run), return_inverse=True)
-    how = quantity("parameters", column).reduction
-    value = _combine(run, frame, column, how, cell, len(cells))
+    how, counted = quantity("parameters", column).reduction, quantity("parameters", column).counted
     kept = np.ones(len(cells), bool)
     if " / " in how:
         kept = _largest(frame[how.split(" / ")[1]].to_numpy(np.float64), cell, len(cells)) != 0
+    if counted:
+        some = frame[counted].to_numpy(np.float64) != 0  # where no entry counts, the value is undefined
+        frame, cell = frame[some], cell[some]
+    value = _combine(run, frame, column, how, cell, len(cells))
+    value[np.bincount(cell, minlength=len(cells)) == 0] = np.nan
+    if how == "mean" and counted:
+        kept = ~_lacks_weights(frame, column, counted, cell, len(cells))
     return _tidy(run, (cells // layers)[kept], (cells % layers)[kept], value[kept])
 
 
@@ -168,10 +175,32 @@ def _combine(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArray
         with np.errstate(divide="ignore", invalid="ignore"):
             return above / below
     if how == "mean":
-        sizes = {parameter["name"]: float(np.prod(parameter["shape"])) for parameter in _parameters(run)}
-        weight = frame["parameter"].astype(object).map(sizes).fillna(1.0).to_numpy(np.float64)
-        return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
+        weight = _counted_entries(run, frame, quantity("parameters", column).counted)
+        weight[_is_alone(cell)] = 1.0
+        with np.errstate(invalid="ignore"):
+            return np.bincount(cell, weight * values, count) / np.bincount(cell, weight, count)
     return -_largest(-values, cell, count) if how == "smallest" else _largest(values, cell, count)
+
+
+def _counted_entries(run: Run, frame: pd.DataFrame, counted: str) -> Floats:
+    """The number of entries of each parameter that count; NaN if it was not recorded."""
+    sizes = {parameter["name"]: float(np.prod(parameter["shape"])) for parameter in _parameters(run)}
+    entries = frame["parameter"].astype(object).map(sizes).fillna(1.0).to_numpy(np.float64, copy=True)
+    return entries * frame[counted].to_numpy(np.float64) if counted else entries
+
+
+def _is_alone(cell: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a row is the only one of its cell."""
+    alone: NDArray[np.bool_] = np.bincount(cell)[cell] == 1
+    return alone
+
+
+def _lacks_weights(
+    frame: pd.DataFrame, column: str, counted: str, cell: NDArray[np.int64], count: int
+) -> NDArray[np.bool_]:
+    """Cells of several values, but not of how many entries these are, as in a run of an older version."""
+    is_unknown = frame[counted].isna().to_numpy() & frame[column].notna().to_numpy() & ~_is_alone(cell)
+    return np.bincount(cell, is_unknown, count) > 0
 
 
 def _norms(values: Floats, cell: NDArray[np.int64], count: int) -> Floats:

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from gatdiag.checkpoint import open_checkpoint, write_checkpoint
+from gatdiag.checkpoint import open_checkpoint, round_to_file, write_checkpoint
 from gatdiag.errors import InputError
 from tests.checkpoint.saved import FORMATS, GAT, lightning, save, trained
 
@@ -91,6 +91,20 @@ def test_dtype_and_layout_stay(tmp_path):
     assert torch.equal(read["half"], torch.full((4,), 0.1, dtype=torch.float16))
     assert read["strided"].stride() == (1, 3)
     assert isinstance(read["parameter"], nn.Parameter)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_is_written_is_known_before(tmp_path, kind, dtype):
+    source = save(kind, {"a.weight": torch.ones(5, 3, dtype=dtype), "b.weight": torch.ones(4, dtype=dtype)}, tmp_path)
+    checkpoint, generator = open_checkpoint(source), torch.Generator().manual_seed(0)
+    new = {"a.weight": torch.randn(5, 3, dtype=torch.float64, generator=generator)}
+    rounded = round_to_file(checkpoint, new)
+    written = open_checkpoint(write_checkpoint(checkpoint, new, tmp_path / "out.pt")).tensors
+    assert rounded.keys() == new.keys()
+    assert rounded["a.weight"].dtype == dtype
+    assert torch.equal(written["a.weight"], rounded["a.weight"])
+    assert not torch.equal(written["a.weight"].double(), new["a.weight"])
 
 
 def test_tied_weights_stay_tied(tmp_path):

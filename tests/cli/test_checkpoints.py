@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def runs(saved, tmp_path_factory):
 
 def outputs(path, graph):
     return of_weights(torch.load(path, weights_only=True)["model_state_dict"], graph)
+
+
+def largest_imbalance(weights):
+    """The largest |c| of a hidden neuron, ||row of W||^2 - a^2 - ||column of the next W||^2, and |c| over their sum."""
+    found = []
+    for layer in range(LAYERS - 1):
+        w, a, following = (
+            weights[f"convs.{name}"].double()
+            for name in (f"{layer}.lin_l.weight", f"{layer}.att", f"{layer + 1}.lin_l.weight")
+        )
+        for neuron in range(len(w)):
+            incoming = sum(value**2 for value in w[neuron].tolist())
+            outgoing = a.flatten()[neuron].item() ** 2 + sum(value**2 for value in following[:, neuron].tolist())
+            found.append((abs(incoming - outgoing), abs(incoming - outgoing) / (incoming + outgoing)))
+    return [max(column) for column in zip(*found, strict=True)]
 
 
 def of_weights(weights, graph):
@@ -156,6 +172,63 @@ class TestRebalance:
         layers = layer_table(inspect(tmp_path / "out.pt", tmp_path / "inspected"))
         assert layers.c[:-1].max() < 1e-6
         assert "largest difference of outputs in float64" in done.stdout
+
+    @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+    def test_c_and_the_outputs_are_those_of_the_file(self, saved, graph, tmp_path, dtype, suffix):
+        state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
+        before = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
+        write, read = (torch.save, torch.load) if suffix == ".pt" else (save_file, load_file)
+        write(before, tmp_path / f"in{suffix}")
+        done = run("rebalance", tmp_path / f"in{suffix}", tmp_path / f"out{suffix}", "--data", "sbm")
+        assert done.exit_code == 0, done.stderr
+        after = read(tmp_path / f"out{suffix}")
+        old, new = (largest_imbalance(weights) for weights in (before, after))
+        numbers = r"([\d.e+-]+) before, ([\d.e+-]+) after"
+        printed = [
+            *map(float, re.search(rf"largest \|c\| {numbers}; largest imbalance {numbers}", done.stdout).groups())
+        ]
+        rounding = {"rel": 0.06, "abs": 1e-14 if dtype is torch.float64 else 0.0}
+        assert printed == pytest.approx([old[0], new[0], old[1], new[1]], **rounding)
+        one, other = of_weights(before, graph), of_weights(after, graph)
+        apart = (one - other).abs().max().item()
+        absolute, relative = re.search(r"in float64: ([\d.e+-]+), relative ([\d.e+-]+)\n", done.stdout).groups()
+        assert float(absolute) == pytest.approx(apart, **rounding)
+        assert float(relative) == pytest.approx(apart / one.abs().max().item(), **rounding)
+        limits = re.search(r"rounding to (\w+), .*\|c\| would be ([\d.e+-]+).* differ by ([\d.e+-]+)", done.stdout)
+        assert (limits is None) == (dtype is torch.float64)
+        if limits is not None:
+            assert limits[1] == str(dtype).removeprefix("torch.")
+            assert max(float(limits[2]), float(limits[3])) < 1e-12
+
+    def test_moments_are_rounded_once(self, graph, tmp_path):
+        content = self.content(graph, torch.optim.Adam)
+        for state in content["optimizer"]["state"].values():
+            state |= {key: value.bfloat16() for key, value in state.items() if key.startswith("exp")}
+        torch.save(content, tmp_path / "in.pt")
+        assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt").exit_code == 0
+        after = torch.load(tmp_path / "out.pt", weights_only=True)["optimizer"]["state"]
+        model = network(graph.num_features, 4)
+        model.load_state_dict(content["model"])
+        scales = gatdiag.remedies.rebalance_(model, graph.x, graph.edge_index).scales
+        for index, name in enumerate(NAMES):
+            for moment, power in (("exp_avg", 1), ("exp_avg_sq", 2)):
+                exact = content["optimizer"]["state"][index][moment].double() / scales.get(name, torch.ones(1)) ** power
+                assert torch.equal(after[index][moment], exact.bfloat16())
+
+    def test_moments_that_would_overflow_are_not_written(self, graph, tmp_path):
+        content = self.content(graph, torch.optim.Adam)
+        for state in content["optimizer"]["state"].values():
+            state |= {
+                key: torch.full_like(value, 6e4, dtype=torch.half) for key, value in state.items() if key != "step"
+            }
+        torch.save(content, tmp_path / "in.pt")
+        done = run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt")
+        assert done.exit_code == 2
+        assert "too large for torch.float16" in done.stderr
+        assert "--moments drop" in done.stderr
+        assert not (tmp_path / "out.pt").exists()
+        assert run("rebalance", tmp_path / "in.pt", tmp_path / "out.pt", "--moments", "drop").exit_code == 0
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     def test_shared_weights_that_are_saved_as_copies_stay_alike(self, saved, graph, tmp_path, dtype):

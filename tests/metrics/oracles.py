@@ -46,14 +46,14 @@ def attention_entropies(alpha, target):
 
 
 def changes(initial, trained, absolute=False):
-    """The fractions unchanged, and changed by more than 0.05 and 0.5, entry by entry."""
+    """The fractions unchanged, changed by more than 0.05 and 0.5, and of entries that count, entry by entry."""
     pairs = list(zip(initial.double().flatten().tolist(), trained.double().flatten().tolist(), strict=True))
     if not all(math.isfinite(value) for pair in pairs for value in pair) or not pairs:
-        return [math.nan] * 3
+        return [math.nan] * 4
     counted = [(a, b) for a, b in pairs if absolute or abs(b) >= 1e-4]
     sizes = [abs(b - a) / (1.0 if absolute else abs(b)) for a, b in counted]
     beyond = [sum(s > at for s in sizes) / len(sizes) if sizes else math.nan for at in (0.05, 0.5)]
-    return [sum(a == b for a, b in pairs) / len(pairs), *beyond]
+    return [sum(a == b for a, b in pairs) / len(pairs), *beyond, len(counted) / len(pairs)]
 
 
 def quantiles(values):

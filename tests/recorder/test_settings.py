@@ -31,6 +31,7 @@ def test_names_select_groups_and_columns():
     assert chosen.every == {"balance": 1, "spectral_norms": 1}
     assert chosen.columns == {"c", *GROUPS["spectral_norms"].columns}
     assert select("relative_mu").columns == {"relative_mu"}
+    assert select("changed_fraction_050").columns == {"changed_fraction_050", "significant_fraction"}
 
 
 def test_due():

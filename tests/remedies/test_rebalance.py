@@ -84,6 +84,7 @@ def test_c_comes_to_zero_and_the_outputs_stay(name):
     assert done.imbalance_before > 0.1
     assert done.imbalance_after < 1e-12
     assert done.c_after < 1e-11 < done.c_before
+    assert done.imbalance(dict(model.named_parameters())) == (done.c_after, done.imbalance_after)
     assert len(done.factors) >= 4
     assert done.double.relative < 1e-12
     assert min(done.factors.values()) < 1

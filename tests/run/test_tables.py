@@ -17,7 +17,8 @@ AGREED = {
     "attention_peak dirichlet_energy rayleigh_quotient gradient_dirichlet_energy gradient_rayleigh_quotient mad "
     "gradient_mad effective_rank numerical_rank gradient_effective_rank gradient_numerical_rank",
     "parameters": "norm gradient_norm relative_gradient_norm update_ratio unchanged_fraction changed_fraction_005 "
-    "changed_fraction_050 non_finite gradient_non_finite relative_change_q0 relative_change_q5 relative_change_q25 "
+    "changed_fraction_050 significant_fraction non_finite gradient_non_finite "
+    "relative_change_q0 relative_change_q5 relative_change_q25 "
     "relative_change_q50 relative_change_q75 relative_change_q95 relative_change_q100 absolute_change_q0 "
     "absolute_change_q5 absolute_change_q25 absolute_change_q50 absolute_change_q75 absolute_change_q95 "
     "absolute_change_q100 spectral_norm",

@@ -30,6 +30,7 @@ def shared(tmp_path_factory):
                 **{name: random.random(12) for name in ("norm", "gradient_norm", "unchanged_fraction")},
                 "relative_gradient_norm": random.random(12),
                 "changed_fraction_005": random.random(12),
+                "significant_fraction": random.random(12),
             },
             "neurons": {"law": np.arange(8), "delta": random.normal(size=8), "c": random.normal(size=8)},
         }

@@ -99,6 +99,15 @@ def test_without_snapshots_the_last_recorded_rows_count(tmp_path):
     assert table["q95"].isna().all()
 
 
+def test_weights_that_broke_last_are_undefined_and_not_as_they_were_before(tmp_path):
+    def rows(step):
+        return {"parameters": {"parameter": np.arange(6), "unchanged_fraction": np.full(6, [0.5, np.nan][step])}}
+
+    table = weight_change(recorded_run(tmp_path / "run", synthetic_meta(2, 3), rows, 2))
+    assert set(table["source"]) == {"step 1"}
+    assert table["unchanged_fraction"].isna().all()
+
+
 def test_nothing_recorded_is_an_empty_table(tmp_path):
     table = weight_change(bare_run(tmp_path / "bare"))
     assert len(table) == 0

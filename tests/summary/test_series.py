@@ -81,13 +81,52 @@ def test_other_columns_combine_as_the_catalogue_says(tmp_path, monkeypatch, how,
     assert values(role_series(run, "spectral_norm", FEATURE)) == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize("column", ["unchanged_fraction", "changed_fraction_005"])
-def test_fractions_are_weighted_by_the_number_of_entries(shared, column):
+@pytest.mark.parametrize("column", ["unchanged_fraction", "significant_fraction", "changed_fraction_005"])
+def test_fractions_are_weighted_by_the_number_of_entries_that_count(shared, column):
     expected = {}
     for key, rows in cells(shared, FEATURE).items():
         sizes = [16 if row["parameter"].endswith("lin_l.weight") else 8 for row in rows]
+        if column.startswith("changed"):
+            sizes = [size * row["significant_fraction"] for size, row in zip(sizes, rows, strict=True)]
         expected[key] = np.average([row[column] for row in rows], weights=sizes)
     assert values(role_series(shared, column, FEATURE)) == pytest.approx(expected)
+
+
+def two_feature_weights(folder, **columns):
+    """A run of one step and two layers, the first with two feature weights, of 4 and 2 entries."""
+    meta = synthetic_meta(2, 2)
+    meta["structure"]["layers"][0]["parameters"][1]["role"] = FEATURE
+    return recorded_run(folder, meta, lambda _: {"parameters": {"parameter": np.arange(6), **columns}}, 1)
+
+
+@pytest.mark.parametrize(
+    ("significant", "changed", "expected"),
+    [
+        ([0.0, 1.0], [math.nan, 0.25], 0.25),
+        ([0.0, 0.0], [math.nan, math.nan], math.nan),
+        ([0.5, 1.0], [1.0, 0.5], 0.75),
+        ([math.nan, 1.0], [math.nan, 0.5], math.nan),  # of weights that are not finite
+    ],
+)
+def test_weights_of_which_no_entry_counts_take_no_part(tmp_path, significant, changed, expected):
+    run = two_feature_weights(
+        tmp_path / "run",
+        significant_fraction=[*significant, 1, 1, 1, 1],
+        changed_fraction_005=[*changed, 0, 0, 0, 0],
+        relative_change_q50=[*changed, 0, 0, 0, 0],
+    )
+    assert values(role_series(run, "changed_fraction_005", FEATURE)) == pytest.approx(
+        {(0, "convs.0"): expected, (0, "convs.1"): 0.0}, nan_ok=True
+    )
+    largest = max(changed) if 0.0 not in significant else expected
+    assert values(role_series(run, "relative_change_q50", FEATURE)) == pytest.approx(
+        {(0, "convs.0"): largest, (0, "convs.1"): 0.0}, nan_ok=True
+    )
+
+
+def test_without_the_number_of_entries_that_count_the_fraction_of_several_weights_is_not_guessed(tmp_path):
+    run = two_feature_weights(tmp_path / "run", changed_fraction_005=[0.5, 0.25, 0.0, 0.75, 0.0, 0.0])
+    assert values(role_series(run, "changed_fraction_005", FEATURE)) == {(0, "convs.1"): 0.75}
 
 
 def test_tiny_and_huge_norms_neither_vanish_nor_overflow(shared):

@@ -370,7 +370,8 @@ _GROUPS = (
                 label="norm",
                 unit="X",
                 equation=r"\|X\|_F",
-                meaning="Frobenius norm of X",
+                meaning="Frobenius norm of X, which has a column for each channel, and a row for each node of each "
+                "signal or each place of each sample",
                 high="values explode",
                 low="values vanish",
                 paper=_TAMING,
@@ -404,7 +405,7 @@ _GROUPS = (
                 "dead_fraction",
                 label="dead units",
                 equation=r"\#\{i : X_{:,i} = 0\} / d",
-                meaning="fraction of the columns of X that are zero at every node",
+                meaning="fraction of the columns (channels) of X that are zero at every node",
                 high="many units are never active",
                 low="every unit is active at some node",
                 is_share=True,
@@ -455,7 +456,8 @@ _GROUPS = (
                 label="Dirichlet energy",
                 unit="X^2",
                 equation=r"\mathrm{tr}(X^\top (D - A) X)",
-                meaning="Dirichlet energy of X: half the sum of |x_i - x_j|^2 over the edges, each in both directions",
+                meaning="Dirichlet energy of X: half the sum of |x_i - x_j|^2 over the edges, each in both directions; "
+                "summed over all signals if X is a batch of signals on one graph",
                 high="neighbors differ",
                 low="neighbors are alike, or everything vanishes",
                 paper=_ENERGY,
@@ -467,7 +469,8 @@ _GROUPS = (
                 "rayleigh_quotient",
                 label="Rayleigh quotient of the symmetric Laplacian",
                 equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X) / \|X\|_F^2",
-                meaning="symmetrically normalized Dirichlet energy divided by the squared norm of X",
+                meaning="symmetrically normalized Dirichlet energy divided by the squared norm of X, both of all "
+                "signals together",
                 high="neighbors differ",
                 low="neighbors are alike",
                 paper=_ENERGY,
@@ -486,7 +489,8 @@ _GROUPS = (
                 "mad",
                 label="mean cosine distance",
                 equation=r"\mathrm{mean}_i\,\mathrm{mean}_j\,(1 - \cos(X_i, X_j))",
-                meaning="mean cosine distance between the rows of X",
+                meaning="mean cosine distance between the rows of X that edges join, in each signal apart; distances "
+                "of the size of rounding errors are left out",
                 high="nodes point in different directions",
                 low="nodes point the same way",
                 paper=_MAD,

@@ -52,7 +52,7 @@ class Trace(DispatchMode):
         self._constants = WeakTensorKeyDictionary()  # those that may be indices
         self._data: dict[int, Tensor] = {}  # storage that data were written to -> a tensor that keeps it alive
         for tensor in constants:
-            if not _has_scale(tensor):
+            if not has_scale(tensor):
                 self._constants[tensor] = True
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
@@ -107,7 +107,7 @@ class Trace(DispatchMode):
         return out
 
     def _find_constants(self, call: Call) -> None:
-        indices = [result for result in call.results if isinstance(result, Tensor) and not _has_scale(result)]
+        indices = [result for result in call.results if isinstance(result, Tensor) and not has_scale(result)]
         if not indices:
             return
         is_written_down = call.name in ("lift", "lift_fresh", "lift_fresh_copy")  # numbers in the code become a tensor

@@ -22,7 +22,8 @@ Conventions:
 - NaN in, NaN out. 0 / 0 is NaN, documented as "undefined". Sums and norms of no elements are 0; means, fractions and
   ratios are NaN.
 - `edge_index` is (2, E), (source, target), with undirected edges in both directions, as in torch-geometric.
-- For one graph of a batch, or for some nodes, pass their rows.
+- For one graph of a batch, or for some nodes, pass their rows. Signals on one graph, (time, nodes, channels), are rows
+  of that many copies of it; `smoothing.as_rows` makes X of a tensor with more axes.
 """
 
 from gatdiag.metrics.attention import *

@@ -4,6 +4,8 @@ D_ij = 1 - cos(x_i, x_j) depends on directions only: features that are positive 
 their differences. It does not satisfy the triangle inequality. Compare it with `smoothing.relative_mu`.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from gatdiag.errors import InputError
 __all__ = ["mad"]
 
 
+_SINGLE = torch.finfo(torch.float32).eps
 _CHUNK = 1 << 15  # differences computed at a time, to fit a CPU cache; 512 times as many on other devices
 
 
@@ -21,10 +24,13 @@ def mad(x: Tensor, pairs: Tensor) -> Tensor:
         D_ij = 1 - cos(x_i, x_j),  Dbar_i = mean of D_ij over the pairs (i, j) with D_ij > 0,
         MAD = mean of Dbar_i over the nodes with Dbar_i > 0
 
-    D is computed as half the squared distance of the unit vectors: never negative, and accurate near 0.
+    D is computed as half the squared distance of the unit vectors: never negative, and accurate near 0. It counts as 0
+    if rows that point exactly the same way may differ as much by rounding: the unit vectors by less than eps of the
+    entries plus sqrt(d) eps of the sums they come from, which are at least float32.
 
     Args:
-        x: (N, d), node representations or their gradient.
+        x: (N, d), node representations or their gradient, in the precision they were computed in. For several signals
+            on one graph, a row for each node of each of that many copies of the graph.
         pairs: (2, P), rows i and j, as `edge_index` has them: the non-zero entries of the paper's mask.
 
     Returns:
@@ -51,6 +57,8 @@ def mad(x: Tensor, pairs: Tensor) -> Tensor:
         )
     distance = _cosine_distances(x, pairs)
     node = pairs[0]
+    rounding = torch.finfo(x.dtype).eps + math.sqrt(x.shape[1]) * min(torch.finfo(x.dtype).eps, _SINGLE)
+    distance = torch.where(distance <= rounding**2 / 2, 0.0, distance)
     counted = (distance != 0).double()  # NaN != 0, so a NaN stays in its node's mean
     sums, counts = (distance.new_zeros(len(x)).index_add(0, node, values) for values in (distance, counted))
     of_node = sums / torch.where(counts == 0, 1.0, counts)

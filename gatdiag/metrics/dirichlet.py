@@ -35,7 +35,8 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
     limit of GCN's aggregation.
 
     Args:
-        x: (N, d), node representations or their gradient.
+        x: (N, d), node representations or their gradient. For several signals on one graph, a row for each node of each
+            of that many copies of the graph: energies add up, and the quotient is that of the sums.
         edge_index: (2, E).
 
     Returns:

@@ -31,12 +31,17 @@ _PIECE, _WIDE = 128, 512  # entries whose squares are summed in float32, and the
 Numbers: TypeAlias = tuple[float, float, float, float, float]
 
 
-def as_rows(x: Tensor) -> Tensor:
-    """The tensor as (nodes, channels): the last axis is channels, all others are flattened into nodes."""
+def as_rows(x: Tensor, channels: int = -1) -> Tensor:
+    """The tensor as (samples, channels): all axes but that of the channels are flattened, such as time and nodes."""
     axes = x.dim()
-    if axes == 2:
-        return x
-    return x.reshape(-1, 1) if axes < 2 else x.flatten(0, -2)
+    if axes < 2:
+        return x.reshape(-1, 1)
+    if channels not in (-1, axes - 1):
+        moved = x.movedim(channels, -1)
+        if not moved.is_contiguous():  # by columns: a feature map is copied several times as fast
+            return x.movedim(channels, 0).flatten(1).t()
+        x = moved
+    return x if axes == 2 else x.flatten(0, -2)
 
 
 def measure(x: Tensor) -> Numbers | Tensor:
@@ -105,16 +110,21 @@ def _sums(x: Tensor) -> tuple[Tensor, float]:
     columns = x.shape[1]
     if x.numel() < (_FEW_NARROW if columns < _NARROW else _FEW):
         exact = x.double()
-        entries = exact.reshape(-1)
+        entries = _entries(exact)
         return exact.sum(0), torch.dot(entries, entries).item()
-    if _NARROW <= columns <= _WIDE:
+    if _NARROW <= columns <= _WIDE and x.is_contiguous():
         lengths, sums = vector_norm(x, dim=1), x.sum(0)
     else:
-        entries = x.reshape(-1)
+        entries = _entries(x)
         end = len(entries) // _PIECE * _PIECE
         lengths = torch.cat([vector_norm(entries[:end].view(-1, _PIECE), dim=1), entries[end:]])
         sums = x.sum(0, dtype=torch.float64) if columns < _NARROW else x.sum(0)
     return sums, float(vector_norm(lengths, dtype=torch.float64)) ** 2
+
+
+def _entries(x: Tensor) -> Tensor:
+    """All entries, in the order in which they are stored by rows or by columns."""
+    return (x if x.is_contiguous() else x.t()).reshape(-1)
 
 
 def _sum_of_squares(values: list[float]) -> float:

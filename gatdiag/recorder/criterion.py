@@ -299,7 +299,6 @@ def _misfit(g: Tensor, shape: Tensor, groups: Tensor | None = None) -> float:
 
 def zero_column_fraction(x: Tensor) -> Tensor | None:
     """Share of the columns of a non-negative matrix that are zero, 0-d; NaN or None for any other tensor."""
-    x = as_rows(x.detach())
     if x.shape[0] < 2 or x.shape[1] < 2 or (x.is_cpu and not float(x.amin()) >= 0):
         return None
     return torch.where(x.amin() >= 0, (x.sum(0) == 0).double().mean(), torch.nan)

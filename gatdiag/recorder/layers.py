@@ -35,7 +35,9 @@ from gatdiag.metrics import smoothing
 from gatdiag.quantities import GROUPS, columns, metric_functions, values_by_column
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import is_in_backward_pass
+from gatdiag.recorder.channels import channel_axis
 from gatdiag.recorder.deferred import Deferred, Row
+from gatdiag.recorder.edges import Edges
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
@@ -68,7 +70,8 @@ class ForwardPass:
     step: int = -1  # counted from the start of this recording
     number: int = 0  # among all passes
     runs: dict[str, int] = field(default_factory=dict)  # layer -> number of its last run
-    edges: dict[str, Tensor | None] = field(default_factory=dict)
+    channels: dict[str, int] = field(default_factory=dict)  # layer -> axis of its output
+    edges: dict[str, Tensor | None] = field(default_factory=dict)  # between the rows of X
     outputs: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
     gradients: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
     attention: dict[str, tuple[float, ...] | Row] = field(default_factory=dict)
@@ -110,7 +113,7 @@ class LayerRecorder:
         self._pass = ForwardPass()
         self._last_with_gradient: ForwardPass | None = None  # of this step
         self._deferred = Deferred(guard)
-        self._edge_index: Tensor | None = None
+        self._edges = Edges()
         self._attention_hooks: dict[str, Any] = {}  # of running attention layers
         self._without_coefficients: set[str] = set()  # running attention layers that have computed none yet
         self.notes: dict[str, str] = {}  # what could not be recorded -> why
@@ -198,7 +201,7 @@ class LayerRecorder:
 
     def _begin_pass(self) -> None:
         self._passes += 1
-        self._pass, self._edge_index = ForwardPass(self._step, self._passes), None
+        self._pass, self._edges = ForwardPass(self._step, self._passes), Edges()
 
     def _end_pass(self) -> None:
         self._pass.has_ended = bool(self._pass.runs)
@@ -264,7 +267,7 @@ class LayerRecorder:
         if (layer is not None or is_model) and not _should_ignore_call():
             with self._stopwatch:
                 if layer is not None:
-                    self._end_layer(layer[0], (*args, *(kwargs or {}).values()), output)
+                    self._end_layer(*layer, (*args, *(kwargs or {}).values()), output)
                 if is_model and kwargs is not None:
                     self._end_pass()
                     self._recorder.on_forward(args, kwargs, output)
@@ -275,14 +278,14 @@ class LayerRecorder:
         """True for the compiled model, whose own call cannot be seen; by name, because its class is slow to import."""
         return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
 
-    def _end_layer(self, layer: str, inputs: tuple[Any, ...], returned: Any) -> None:
-        self._recorder.on_layer_end(layer, inputs)
+    def _end_layer(self, layer: str, module: nn.Module, inputs: tuple[Any, ...], returned: Any) -> None:
+        self._recorder.on_layer_end(layer, module, inputs)
         if self._recorder.has_begun_step and not self._is_recorded:
             return
         output = self._guard("layer outputs", first_tensor, returned)
         if isinstance(returned, Mapping) and f"output of {layer}" not in self.notes:
             self._guard("layer outputs", self._note_dict_output, layer, returned)
-        run = self._guard("layer outputs", self._measure_output, layer, inputs, output)
+        run = self._guard("layer outputs", self._measure_output, layer, module, inputs, output)
         # a leaf (the user's own tensor, returned as it is) would keep its hooks forever
         if run is not None and output is not None and output.requires_grad and not output.is_leaf:
             output.register_hook(partial(self._gradient_hook, layer, run))
@@ -341,21 +344,29 @@ class LayerRecorder:
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
-    def _measure_output(self, layer: str, inputs: tuple[Any, ...], output: Tensor | None) -> LayerRun | None:
+    def _measure_output(
+        self, layer: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor | None
+    ) -> LayerRun | None:
         self._unhook_attention(layer)
         if output is None or not output.dim():
             return None
         if not self._is_due:
             return _UNMEASURED
-        matrix, forward_pass = smoothing.as_rows(output.detach()), self._pass
+        forward_pass = self._pass
         if layer in forward_pass.runs and is_in_backward_pass():
             return None
+        channels = forward_pass.channels[layer] = channel_axis(module, output)
+        matrix = smoothing.as_rows(output.detach(), channels)
         self.saw_float16 |= matrix.dtype is torch.float16
         self.saw_low_precision |= is_low_precision(matrix)
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
-            forward_pass.edges[layer] = self._find_edges(inputs, len(matrix))
+            if any(takes == "x, edges" for _, takes, _ in self._due_metrics):
+                edges, reason = self._edges.between_rows(module, inputs, output, channels)
+                forward_pass.edges[layer] = edges
+                if reason:
+                    self.notes.setdefault(f"edges of {layer}", f"what depends on edges, of {layer}: {reason}")
             self._measure_metrics(layer, matrix, forward_pass, is_gradient=False)
         self._runs += 1
         forward_pass.runs[layer] = self._runs
@@ -380,7 +391,7 @@ class LayerRecorder:
             self._last_with_gradient = forward_pass
         if forward_pass.runs.get(layer) != number:
             return
-        matrix = smoothing.as_rows(gradient.detach())
+        matrix = smoothing.as_rows(gradient.detach(), forward_pass.channels[layer])
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.gradients, layer, matrix)
         if self._due_metrics:
@@ -397,14 +408,6 @@ class LayerRecorder:
             found = self._guard(label, getattr(metrics, metric), *given)
             if found is not None:
                 values |= values_by_column(_METRICS[key], found)
-
-    def _find_edges(self, inputs: tuple[Any, ...], nodes: int) -> Tensor | None:
-        """The edges that this layer was given, or the last ones given to a layer before it, if they fit its output."""
-        if any(isinstance(item, tuple | list | dict) for item in inputs):
-            return None  # bipartite: the edges connect nodes of two kinds
-        self._edge_index = next((item for item in inputs if is_edge_index(item)), self._edge_index)
-        edges = self._edge_index
-        return None if edges is None or (edges.numel() and int(edges.max()) >= nodes) else edges
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -475,14 +478,3 @@ def build_columns(
             columns[column] = np.ma.masked_array(np.zeros(len(rows)), mask=True)
             columns[column][there] = values * factors[there] ** _LOSS_POWER.get(column, 0)
     return columns
-
-
-def is_edge_index(item: Any) -> bool:
-    """True for an integer tensor of shape [2, E]."""
-    return (
-        isinstance(item, Tensor)
-        and item.layout == torch.strided
-        and item.dim() == 2
-        and len(item) == 2
-        and item.dtype == torch.int64
-    )

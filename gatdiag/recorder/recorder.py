@@ -388,10 +388,10 @@ class Recorder:
                 self._log_trainer_metrics(self._counter.last_step)
             self.has_begun_step = True
 
-    def on_layer_end(self, layer: str, inputs: tuple[Any, ...]) -> None:
+    def on_layer_end(self, layer: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Called after a layer has run."""
         if self._signals.is_inspected and self._is_recorded_training:
-            self._guard("signals", self._signals.on_layer, layer, inputs)
+            self._guard("signals", self._signals.on_layer, layer, module, inputs)
 
     def on_gradient(self) -> None:
         """Called in the backward pass, with the gradient of a layer output just computed."""

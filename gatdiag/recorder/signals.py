@@ -27,8 +27,10 @@ from gatdiag.laws.prediction import held_by
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.backlog import Sample
+from gatdiag.recorder.channels import channel_axis
+from gatdiag.recorder.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import first_tensor, is_edge_index, is_low_precision
+from gatdiag.recorder.layers import first_tensor, is_low_precision
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
@@ -90,15 +92,15 @@ class Signals:
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
-    def on_layer(self, layer: str, inputs: Sequence[Any]) -> None:
+    def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
-        self._inspect_edges(layer, inputs)
+        self._inspect_edges(layer, module, inputs)
         x = next((x for _, x in named_tensors(inputs) if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
             return
         if criterion.last_operation(x).startswith("Sigmoid"):
             self._after_sigmoid.add(layer)
-        share = criterion.zero_column_fraction(x)
+        share = criterion.zero_column_fraction(as_rows(x.detach(), channel_axis(module, x)))
         if share is not None:
             self._when_on_host(self._note_zero_inputs, layer, self._step, share)
 
@@ -128,15 +130,16 @@ class Signals:
             moved = [item.cpu() if isinstance(item, Tensor) else item for item in given]
             self._guard("signals", function, *moved)
 
-    def _inspect_edges(self, layer: str, inputs: Sequence[Any]) -> None:
+    def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
             return
-        edges, x = next(filter(is_edge_index, inputs), None), first_tensor(inputs)
+        edges, x = find_edge_index(module, inputs), first_tensor(inputs)
         if edges is None or x is None or x.dim() < 2:
             return
         found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
-        nodes = x.shape[-2]
-        if edges.numel() and isinstance(inputs[0], Tensor) and int(edges.max()) < nodes:  # of one kind
+        axis = node_axis(module, x)
+        nodes = x.shape[-2 if axis is None else axis]
+        if edges.numel() and not has_several_kinds(inputs) and int(edges.max()) < nodes:
             found = criterion.edge_statistics(edges, nodes)
         if layer not in self._edges or found["connected"] > self._edges[layer]["connected"]:
             self._edges[layer] = found
@@ -152,11 +155,13 @@ class Signals:
             return
         if not self._graph:
             self._inspect_graph(o, [x for _, x in inputs])
+        channels = channel_axis(self._model, o)
         if self.is_inspected:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
-            self._when_on_host(self._note_output, o.detach(), operation, is_over_rows)
+            rows = as_rows(o.detach(), channels)
+            self._when_on_host(self._note_output, rows, operation, is_over_rows)
         if o.requires_grad and not o.is_leaf and (self.is_inspected or self.measures_overshoot or self._compares):
-            o.register_hook(partial(self._guard, "signals", self._on_output_gradient, o.detach(), self._step))
+            o.register_hook(partial(self._guard, "signals", self._on_output_gradient, o.detach(), channels, self._step))
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
@@ -203,7 +208,7 @@ class Signals:
         }
         self._has_changed = True
 
-    def _on_output_gradient(self, o: Tensor, step: int, gradient: Tensor) -> None:
+    def _on_output_gradient(self, o: Tensor, channels: int, step: int, gradient: Tensor) -> None:
         """Called at the beginning of the backward pass."""
         if step != self._step:
             return
@@ -212,14 +217,15 @@ class Signals:
                 self._leftover_gradients = self._gradients()
                 norm = _norm(self._leftover_gradients)
                 self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
-            live = (as_rows(gradient.detach()) != 0).any(1)
+            rows = as_rows(gradient.detach(), channels)
+            live = (rows != 0).any(1)
             if self._live_rows is not None:
                 is_alike = live.shape == self._live_rows.shape and (live == self._live_rows).all()
                 self._is_same_batch = self._is_same_batch & is_alike
             self._live_rows = live
             if self.is_inspected:
                 about = step, self._record, self._is_same_batch
-                self._when_on_host(self._inspect_loss, o, gradient.detach(), *about)
+                self._when_on_host(self._inspect_loss, as_rows(o, channels), rows, *about)
 
     def _inspect_loss(
         self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor

@@ -1,5 +1,6 @@
 """What is computed quickly, against the slow definitions."""
 
+import itertools
 import math
 
 import pytest
@@ -64,6 +65,10 @@ SAMPLES = {
     "one entry": X[:1, :1],
     "one column": X[:, :1],
     "transposed": X.T,
+    "by columns": X.T.contiguous().T,
+    "by columns, far from zero": (0.01 * X.T + 5).contiguous().T,
+    "by columns, few": X[:, :3].T.contiguous().T,
+    "dead columns, by columns": (X.T * (torch.arange(16) > 4).unsqueeze(1)).contiguous().T,
     "strided": X[::2, ::3],
     "one group of rows is alike": torch.cat([X[:20] + 3, torch.full((600, 16), 3.0).double()]),
     "dead columns, far from zero": (1e-3 * X + 5) * (torch.arange(16) > 4),
@@ -141,3 +146,17 @@ def test_rows():
     assert as_rows(torch.zeros(2, 3, 4)).shape == (6, 4)
     assert as_rows(torch.zeros(5)).shape == (5, 1)
     assert as_rows(torch.zeros(())).shape == (1, 1)
+
+
+@pytest.mark.parametrize("channels", [0, 1, 2, 3, -1, -2, -3, -4])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_rows_of_channels_at_any_axis(channels, layout):
+    x = drawn(2, 3, 4, 5).contiguous(memory_format=layout)
+    rows = as_rows(x, channels)
+    others = [axis for axis in range(4) if axis != channels % 4]
+    for place, index in enumerate(itertools.product(*(range(x.shape[axis]) for axis in others))):
+        at = [slice(None)] * 4
+        for axis, number in zip(others, index, strict=True):
+            at[axis] = number
+        assert rows[place].tolist() == x[tuple(at)].tolist()
+    assert len(rows) == place + 1

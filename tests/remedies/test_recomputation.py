@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GroupAddRev
 
+from gatdiag.laws import find_laws
 from gatdiag.remedies import leaky_relu_
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -75,6 +76,13 @@ def test_a_recomputation_is_leaky_in_a_leaky_forward_pass_only(run, plain, reent
         assert same(leaky, gradients(expected))
         assert not same(leaky, without)
     assert same(gradients(model), without)
+
+
+def test_the_laws_of_a_model_with_checkpoints_stay():
+    model = Model(with_checkpoint(False))
+    assert len(find_laws(model, X)) == 4
+    leaky_relu_(model)
+    assert len(find_laws(model, X)) == 4
 
 
 def test_the_slope_of_the_innermost_model_counts():

@@ -14,6 +14,7 @@
 - `weight_norm`: fix the Frobenius norm of weight matrices
 - `insertion`: insert normalization layers and skip connections
 - `leaky`: replace ReLU with leaky ReLU
+- `recomputation`: modes that are on again in what activation checkpoints recompute
 - `standardize`: scale the columns of features to mean 0 and variance 1
 """
 

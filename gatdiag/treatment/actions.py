@@ -164,7 +164,7 @@ def _standardize_inputs(treated: TreatedModel, names: Sequence[str]) -> None:
 
     def standardize(name: str, x: Tensor) -> Tensor:
         if name not in known:
-            known[name] = column_statistics(x)
+            known[name] = column_statistics(x.detach())  # later batches come after this one's backward pass
         mean, deviation = known[name]
         return (x - mean) / deviation
 

@@ -16,6 +16,8 @@ from gatdiag.remedies import (
     initialize_,
     insert_after_,
     insertion,
+    leaky,
+    leaky_relu_,
     lipschitz_norm,
     lipschitz_normalize_,
     rebalance_,
@@ -39,7 +41,11 @@ REMEDIES = {
     "scores": lipschitz_normalize_,
     "norm": lambda model: insert_after_(model, "convs.*", LayerNorm(6)),
     "weights": lambda model: weight_normalize_(model, 2.0),
+    "relu": leaky_relu_,
+    "pairs": lambda model: insert_after_(model, "convs.*", PairNorm()),
+    "skip": lambda model: insert_after_(model, "convs.*", Skip(0.5)),
 }
+"""Name -> every remedy that stays in the forward pass, for a model whose ``convs`` keep 6 columns."""
 
 
 def state_of(model, optimizer):
@@ -53,14 +59,14 @@ def state_of(model, optimizer):
     return layers, weights, hooks, model(X, EDGES).tolist()
 
 
-@pytest.mark.parametrize("order", list(permutations(REMEDIES)), ids="-".join)
+@pytest.mark.parametrize("order", list(permutations(REMEDIES, 3)), ids="-".join)
 @pytest.mark.parametrize("back", [(0, 1, 2), (2, 0, 1)], ids=str)
 def test_remedies_come_off_in_any_order(order, back):
     model, optimizer = network()
     before = state_of(model, optimizer)
     applied = [REMEDIES[kind](model) for kind in order]
     kinds = [layer.kind for layer in discover(model)]
-    assert [kind for kind in kinds if kind != "LayerNorm"] == ["GATv2Conv", "GATv2Conv", "Linear"]
+    assert [kind for kind in kinds if not kind.endswith("Norm")] == ["GATv2Conv", "GATv2Conv", "Linear"]
     for number in back:
         applied[number].undo()
     assert state_of(model, optimizer) == before
@@ -185,15 +191,16 @@ def test_a_parametrization_of_the_users_stays():
 @pytest.mark.parametrize("kind", REMEDIES)
 def test_an_interrupt_halfway_leaves_nothing_behind(kind, monkeypatch):
     model, optimizer = network()
-    before, seen = state_of(model, optimizer), []
+    layers, seen = len(REMEDIES[kind](network()[0]).changes), []
+    before = state_of(model, optimizer)
 
     def interrupt(layer, mixin):
         seen.append(layer)
-        if len(seen) == 2:
+        if len(seen) == min(layers, 2):
             raise KeyboardInterrupt
         add_mixin(layer, mixin)
 
-    for module in (insertion, lipschitz_norm, weight_norm):
+    for module in (insertion, leaky, lipschitz_norm, weight_norm):
         monkeypatch.setattr(module, "add_mixin", interrupt)
     with pytest.raises(KeyboardInterrupt):
         REMEDIES[kind](model)

@@ -21,4 +21,45 @@ def test_columns_may_differ_in_scale():
 @pytest.mark.parametrize("value", [0.0, 0.1, -7e-12, 1.7e9])
 def test_a_constant_column_is_zero_up_to_rounding(value):
     x = torch.cat([X, torch.full((500, 1), value)], 1)
-    assert float(standardize(x)[:, -1].abs().max()) < 0.5
+    assert float(standardize(x)[:, -1].abs().max()) < 1e-6
+    assert torch.equal(standardize(x)[:, :-1], standardize(X))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_single_row_deviates_from_nothing(dtype):
+    x = torch.tensor([[3.0, 0.0, -1e-12, 1e9]], dtype=dtype, requires_grad=True)
+    scaled = standardize(x)
+    assert scaled.tolist() == [[0.0, 0.0, 0.0, 0.0]]
+    scaled.backward(torch.ones_like(scaled))
+    assert x.grad.tolist() == [[0.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_columns_of_few_digits_are_standardized(dtype):
+    x = X.to(dtype)[:, :3]
+    assert standardize(x).dtype == dtype
+    assert standardize(x).double().std(0) == pytest.approx(torch.ones(3).double(), rel=0.02)
+
+
+def test_a_small_deviation_that_float64_resolves_counts():
+    times = 1.7e9 + 1000 * X[:, :1].double()
+    assert standardize(times).allclose(standardize(X[:, :1].double()), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_gradients_are_those_of_differences(rows):
+    x = X[:rows].double().requires_grad_()
+    assert torch.autograd.gradcheck(standardize, x)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7e-12, 1.7e9])
+def test_a_constant_column_has_the_gradient_of_a_shifted_one(value):
+    """Each entry minus the mean, over the size of the column; the other columns have their gradient."""
+    x = torch.cat([X[:4].double(), torch.full((4, 1), value, dtype=torch.float64)], 1).requires_grad_()
+    upstream = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    standardize(x).backward(upstream)
+    shifted = upstream[:, -1] - upstream[:, -1].sum() / 4
+    torch.testing.assert_close(x.grad[:, -1], shifted / (abs(value) or 1))
+    others = X[:4].double().requires_grad_()
+    standardize(others).backward(upstream[:, :-1])
+    torch.testing.assert_close(x.grad[:, :-1], others.grad)

@@ -99,6 +99,28 @@ def test_inputs_are_those_of_the_pasted_line():
     assert same(got, trained([], loop(0.1, 5, x=torch.nan_to_num(broken, nan=0.0, posinf=high))))
 
 
+def test_inputs_that_are_trained_are_standardized_in_each_step():
+    model, x = make(), X.clone().requires_grad_()
+    given = ((X - X.mean(0)) / X.std(0)).requires_grad_()
+    model(given).square().sum().backward()
+    treated = TreatedModel(model)
+    with treated.contexts:
+        apply_actions(treated, [Action("standardize_inputs", {"names": ("input",)})])
+        for _ in range(2):
+            model(x).square().sum().backward()
+    torch.testing.assert_close(x.grad, 2 * given.grad / X.std(0))
+
+
+def test_a_first_batch_of_one_row_has_a_size_but_no_deviation():
+    model, row = make(), torch.full_like(X[:1], -4.0)
+    expected = model((X + 4) / 4)
+    treated = TreatedModel(model)
+    with treated.contexts:
+        apply_actions(treated, [Action("standardize_inputs", {"names": ("input",)})])
+        model(row)
+        torch.testing.assert_close(model(X), expected)
+
+
 def test_inputs_that_never_come_are_said():
     with pytest.raises(ModelError, match="change the data"):
         trained([Action("standardize_inputs", {"names": ("data.x",)})], loop(0.1, 2))

@@ -190,7 +190,8 @@ _STEPS = (
         label="gradient norm",
         unit="L/W",
         equation=r"\|\nabla\mathcal{L}\|",
-        meaning="norm of the gradients of all parameters together, as the optimizer used them",
+        meaning="norm of the gradients of all parameters of the model together, recorded or not, as the optimizer used "
+        "them",
     ),
     Quantity(
         "gradient_norm_before_clipping",
@@ -212,7 +213,8 @@ _STEPS = (
         equation=r"1 - \langle \nabla\mathcal{L}_{t}, w_{t} - w_{t-1} \rangle"
         r" / \langle \nabla\mathcal{L}_{t-1}, w_{t} - w_{t-1} \rangle",
         meaning="how far the previous step went: 0 if the slope along it did not change, 1 if it reached the minimum "
-        "along it; only if both steps are on the same batch",
+        "along it; at each recorded step after a recorded one on the same batches, if gradients were cleared before "
+        "both",
         high="above 2, gradient descent diverges: the learning rate is too large",
         low="the learning rate could be larger",
     ),
@@ -220,8 +222,9 @@ _STEPS = (
         "stale_gradient",
         label="leftover gradient",
         equation=r"\|\nabla\mathcal{L}_{\mathrm{left}}\| / \|\nabla\mathcal{L}_{t-1}\|",
-        meaning="norm of the gradients at the start of the backward pass, over that of the last step's gradients; of "
-        "the parameters that the model's output depends on",
+        meaning="norm of the gradients at the start of the step's first backward pass, over that of the gradients that "
+        "the last step used; 0 if any of its backward passes starts without; of the parameters that the model's output "
+        "depends on, at each recorded step after a recorded one",
         high="1: gradients were not cleared",
         low="0: gradients were cleared",
     ),

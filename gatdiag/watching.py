@@ -89,7 +89,8 @@ def watch(
         overwrite: Delete the run in the folder. By default the folder must be empty or missing.
         resume: True: continue after the last step of the run in the folder. A number: continue at that step; later rows
             are superseded. The model must have the recorded layers with the same shapes.
-        include: Shell patterns of the names of layers to record, such as "convs.*".
+        include: Shell patterns of the names of layers to record, such as "convs.*". The table `steps` is of the whole
+            model in any case.
         exclude: Shell patterns of the names of layers not to record.
         name: Name of the run in reports; the folder's name by default.
         law_search_seconds: Limit of the computing time of the search for laws in the first step. If it is exceeded,

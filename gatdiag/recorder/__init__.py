@@ -11,6 +11,7 @@ several steps are measured together) -> `Writer` -> the store.
 - `model`: the recording plan, made at the first training forward pass; `tape`: traces training that calls parts of a
   model instead of the model
 - `signals`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient
+- `batches`: which batches the gradients of a step are of, and what was left of the step before
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
 - `guard`: turns exceptions into warnings; `alarm`: warns of training errors

@@ -30,13 +30,14 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import ForwardPass, build_columns
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite
-from gatdiag.recorder.weights import Flat, WeightColumns, are_equal, are_finite, dot
+from gatdiag.recorder.weights import Flat, Floats, WeightColumns, are_equal, are_finite, dot
 from gatdiag.recorder.writer import Writer
 from gatdiag.roles import FEATURE
 
 _MAX_SECONDS: Final = 2.0
 _MAX_SAMPLES: Final = 256
 _MAX_BYTES: Final = 64 << 20
+_TINY: Final = 1e-30
 
 
 @dataclass(eq=False)
@@ -49,14 +50,15 @@ class Sample:
     weights: Flat  # before the step
     gradients: Flat  # as the optimizer used them, unscaled
     has_gradient: NDArray[np.bool_]  # (parameters,)
-    weights_after: Flat | None = None  # only if they are needed
+    weights_after: Flat | None = None  # only if the step is recorded
     updates: dict[str, Update] | None = None  # the coming updates of the parameters in laws; None if unknown, unneeded
     forward_pass: ForwardPass | None = None
     unscale_outputs: Any = None  # factor that unscales gradients of layer outputs; None: they are not scaled
     raw_gradients: Flat | None = None  # before clipping; `gradients` itself if they were not clipped
     unscale_raw: Any = None  # factor that unscales them
-    leftover: Any = None  # norm of the gradients at the beginning of the backward pass over that of the last step's
-    repeats_batch: bool | Tensor = False  # its batch is that of the step before, whose overshoot is to be measured
+    leftover: Tensor | None = None  # norm of the gradients that the backward passes began with
+    is_reached: NDArray[np.bool_] | None = None  # (parameters,): the others do not count as leftover
+    repeats_batches: bool | Tensor = False  # its batches are those of the step before
 
     def weight_change(self) -> Flat | None:
         """The weights after the step minus those before it, if they were taken."""
@@ -213,7 +215,7 @@ class Backlog:
         self._latest = samples[-1].step, found.relative_gradient_norm[-1].tolist()
         raws = [sample.unscaled_raw_gradients() for sample in samples]
         clipped = [None if raw is sample.gradients else raw for raw, sample in zip(raws, samples, strict=True)]
-        raw_norms = self.plan.weights.total_norms(clipped)
+        raw_norms = self.plan.weights.total_gradient_norms(clipped)
         for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
             last = self._last
             norm = float(found.gradient_norm[row])
@@ -221,9 +223,11 @@ class Backlog:
             if raw is not None:
                 columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(raw_norms[row])
             gradients = sample.gradients if raw is None else raw
-            self._last = _LastStep(sample.step, gradients, found.weight_changes[row])
+            leftover = None if sample.leftover is None else float(sample.leftover)
+            change = found.weight_changes[row]
+            self._last = now = _LastStep(sample.step, gradients, found.gradient_norms[row], leftover, change)
             if last is not None and last.step == sample.step - 1:
-                columns |= _compare(sample, gradients, last)
+                columns |= _compare(sample, now, last)
             self.writer.row(sample.step).update(columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -257,18 +261,26 @@ class _LastStep:
     """The last measured step."""
 
     step: int
-    gradients: Flat
+    gradients: Flat  # before clipping, if that is known
+    gradient_norms: Floats  # of each parameter, as the optimizer used them
+    leftover: float | None
     weight_change: Flat | None
 
 
-def _compare(sample: Sample, gradients: Flat, last: _LastStep) -> dict[str, float]:
-    """The leftover gradient, and the overshoot of the step before: 1 - <g', d> / <g, d>."""
+def _compare(sample: Sample, now: _LastStep, last: _LastStep) -> dict[str, float]:
+    """The leftover gradient, and the overshoot of the step before: 1 - <g', d> / <g, d>.
+
+    d is that step, and g and g' are the gradients before and after it on the same batches, before clipping: it is 0
+    where the slope stays the same, 1 at the minimum along the step, above 2 where gradient descent diverges. It is
+    unknown if g or g' is a sum with gradients that were not cleared.
+    """
     found = {}
-    if sample.leftover is not None:
-        found["stale_gradient"] = float(sample.leftover)
-    if sample.repeats_batch and last.weight_change is not None:
-        slope = dot(last.gradients, last.weight_change)
-        found["overshoot"] = 1.0 - dot(gradients, last.weight_change) / slope if slope < 0 else math.nan
+    if now.leftover is not None:
+        used = float(np.linalg.norm(last.gradient_norms[sample.is_reached]))
+        found["stale_gradient"] = now.leftover / max(used, _TINY)
+    if sample.repeats_batches and last.weight_change is not None:
+        slope = math.nan if now.leftover or last.leftover else dot(last.gradients, last.weight_change)
+        found["overshoot"] = 1.0 - dot(now.gradients, last.weight_change) / slope if slope < 0 else math.nan
     return found
 
 

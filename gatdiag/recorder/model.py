@@ -111,7 +111,8 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_i
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    weights.add_parameters(tensor for tensor in initialized_parameters(model).values() if tensor.requires_grad)
+    weights.others = [tensor for name, tensor in initialized_parameters(model).items() if name not in weights.names]
+    weights.add_unfrozen()
     plan = RecordingPlan(structure, layers, weights, error=error)
     if "balance" not in settings.selection.every:
         return plan

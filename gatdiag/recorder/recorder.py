@@ -108,7 +108,7 @@ class Recorder:
         self._gradient_count = -1  # parameters with a gradient in the last step
         self._unchecked_steps, self._check_interval = 0, 1  # steps since gradients were read, and from one to the next
         self._backward_pass = BackwardPass()
-        self._signals = Signals(self._root, self._guard)
+        self._signals = Signals(self._root, self._guard, self.on_gradient)
         self._trainer = TrainerMetrics(self._root)
         self._logs_loss = self._closure_returns_loss = False
         self._alarm: Alarm | None = None
@@ -394,7 +394,7 @@ class Recorder:
             self._guard("signals", self._signals.on_layer, layer, module, inputs)
 
     def on_gradient(self) -> None:
-        """Called in the backward pass, with the gradient of a layer output just computed."""
+        """Called in the backward pass, with the gradient of a layer's or the model's output just computed."""
         self.has_begun_step = True
         if self._backward_pass.is_new and self._backlog is not None and self._counter.record is not None:
             self._guard("gradient norms before clipping", self._watch_backward_pass, self._backlog)
@@ -419,6 +419,7 @@ class Recorder:
         if self._process == os.getpid():
             self._model.on_forward((args, kwargs))
             if self._is_recorded_training:
+                self._guard("this step", self._add_unfrozen)
                 self._guard("signals", self._signals.on_forward, args, kwargs, output)
 
     # --- called by hooks of optimizers --------------------------------------------------------------------------------
@@ -539,6 +540,7 @@ class Recorder:
         self._write_scalars(values if loss is None else {**values, "loss": values[loss]}, step)
 
     def _open_step(self, optimizers: Sequence[Optimizer]) -> None:
+        self._add_unfrozen()
         backlog, counter = self._backlog, self._counter
         if backlog is None:
             return
@@ -591,9 +593,7 @@ class Recorder:
             return
         self._warn_if_misdirected(backlog.writer)
         if sample is not None:
-            if sample.record is not None and (
-                self._signals.measures_overshoot or "update_ratio" in self._selection.columns
-            ):
+            if sample.record is not None:
                 with torch.no_grad():
                     sample.weights_after = backlog.plan.weights.flat.weights()
             self._sample = None  # before `add`: after an interrupt, the step is closed once more
@@ -676,9 +676,19 @@ class Recorder:
             backlog.writer.update_meta(laws=meta.describe_laws(plan.recorded_laws, plan.excluded, plan.error))
             self._start_backlog(plan, backlog.writer)
 
+    def _add_unfrozen(self) -> None:
+        """Take samples, too, of parameters that have become trainable since the plan was made."""
+        backlog = self._backlog
+        if backlog is None or self._sample is not None or not any(p.requires_grad for p in backlog.plan.weights.others):
+            return
+        self._measure_backlog(self._counter.step)
+        backlog.plan.weights.add_unfrozen()
+        self._backward_pass.take()  # drop it: these parameters are not in it
+        self._start_backlog(backlog.plan, backlog.writer)
+
     def _start_backlog(self, plan: RecordingPlan, writer: Writer) -> None:
         seconds = {} if self._observer is None else {"seconds": _OBSERVER_SECONDS}
-        self._signals.parameters = plan.weights.tensors
+        self._signals.parameters = plan.weights.flat.tensors
         self._backlog = Backlog(plan, self._selection.columns, self._guard, writer, **seconds)
 
 

@@ -1,13 +1,9 @@
-"""What a diagnosis needs besides the tables: inputs, output, loss, autograd graph, leftover gradients, overshoot.
+"""What a diagnosis needs besides the tables: inputs, output, loss, autograd graph.
 
 Most of it is inspected at about ten early records and then at every fiftieth, so that the cost is negligible; it is
-written to meta.json as "signals". The leftover gradient and the overshoot are columns of `steps`, which the backlog
-measures:
-
-    overshoot = 1 - <g', d> / <g, d>
-
-with d the last step, and g and g' the gradients before and after it on the same batch, before clipping: 0 where the
-slope stays the same, 1 at the minimum along the step, above 2 where gradient descent diverges.
+written to meta.json as "signals". At every record, it is noted which batches the step uses and which gradients were
+left of the step before: from these the backlog measures two columns of `steps`, the overshoot and the leftover
+gradient.
 """
 
 import inspect
@@ -18,15 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag import metrics
 from gatdiag.laws.prediction import held_by
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.backlog import Sample
+from gatdiag.recorder.batches import Batches
 from gatdiag.recorder.channels import channel_axis
 from gatdiag.recorder.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.guard import Guard
@@ -36,30 +33,31 @@ _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records
 _INSPECT_EVERY: Final = 50
 _FIRST_TARGETS: Final = 10  # records in which a target that all rows share is looked for
 _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as many, no edges are inspected any more
-_FIRST_OVERSHOOTS: Final = 30  # records whose overshoot is measured, and every tenth
-_OVERSHOOT_EVERY: Final = 10
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
 _MAX_WAITING_BYTES: Final = 64 << 20
 _MIN_ALLOCATION: Final = 512  # bytes on an accelerator
 _MAX_NODES: Final = 200_000  # of an autograd graph
-_TINY: Final = 1e-30
 
 
 class Signals:
     """Inspects one training, without changing it.
 
+    Args:
+        model: The model.
+        guard: Contains failures.
+        on_backward: Called in a backward pass, when it reaches the model's output.
+
     Attributes:
-        parameters: The recorded parameters.
+        parameters: The parameters that samples are taken of.
         is_inspected: Whether inputs, output and loss of the coming step are inspected.
-        measures_overshoot: Whether the overshoot of the coming step is measured.
     """
 
-    def __init__(self, model: nn.Module, guard: Guard) -> None:
-        self._model, self._guard = model, guard
+    def __init__(self, model: nn.Module, guard: Guard, on_backward: Callable[[], None]) -> None:
+        self._model, self._guard, self._on_backward = model, guard, on_backward
         self._names = _argument_names(model)
-        self.is_inspected = self.measures_overshoot = True
+        self.is_inspected = True
         self.parameters: Sequence[Tensor] = ()
         self._step = 0
         self._record: int | None = None
@@ -74,15 +72,9 @@ class Signals:
         self._layers: dict[str, dict[str, Any]] = {}
         self._after_sigmoid: set[str] = set()  # layers
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
-        self._compares = False  # whether the coming step is compared with the last one: leftover and overshoot
-        self._leftover: Tensor | None = None  # smallest norm of the gradients at the beginning of a backward pass
-        self._leftover_gradients: list[tuple[Tensor, Tensor]] = []  # (parameter, gradient) at that time
-        self._last_norm: Tensor | None = None  # norm of the same parameters' gradients in the last step
+        self._batches = Batches()
         self._unreached: set[int] = set()  # ids of parameters that the output does not depend on
         self._has_scaled_loss = False
-        self._last_inputs: list[Any] = []  # of the last forward pass: (weak reference, version)
-        self._is_same_batch: bool | Tensor = False
-        self._live_rows: Tensor | None = None  # rows of the output with a gradient
         self._modules: dict[str, Any] = {}  # what the mode of the model matters to
         self._evaluation_from: int | None = None  # the step since which the model is trained in evaluation mode
         self._waiting: list[tuple[Callable[..., None], list[Any]]] = []  # calls, and copies on an accelerator for them
@@ -149,7 +141,9 @@ class Signals:
         """Called after a training forward pass of the model."""
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
         inputs = [(name, x) for key, item in named for name, x in named_tensors(item, key) if x.layout is torch.strided]
-        self._inspect_inputs(inputs)
+        batch, is_new = self._batches.number([x for _, x in inputs])
+        if is_new:
+            self._inspect_inputs(inputs)
         o = first_tensor(output)
         if o is None:
             return
@@ -160,8 +154,9 @@ class Signals:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
             self._when_on_host(self._note_output, rows, operation, is_over_rows)
-        if o.requires_grad and not o.is_leaf and (self.is_inspected or self.measures_overshoot or self._compares):
-            o.register_hook(partial(self._guard, "signals", self._on_output_gradient, o.detach(), channels, self._step))
+        if o.requires_grad and not o.is_leaf:
+            hook = partial(self._on_output_gradient, o.detach(), channels, self._step, batch)
+            o.register_hook(partial(self._guard, "signals", hook))
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
@@ -169,16 +164,11 @@ class Signals:
             self._has_changed = True
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
-        self._is_same_batch = len(inputs) == len(self._last_inputs) and all(
-            reference() is x and version == x._version
-            for (reference, version), (_, x) in zip(self._last_inputs, inputs, strict=True)
-        )
-        self._last_inputs = [(weakref.ref(x), x._version) for _, x in inputs]
         floating = [(name, x) for name, x in inputs if x.is_floating_point()]
         if not self._inputs and floating:
             self._inputs = [criterion.input_statistics(name, x) for name, x in floating]
             self._has_changed = True
-        elif not self._is_same_batch and not any(each["non_finite"] for each in self._inputs):
+        elif not any(each["non_finite"] for each in self._inputs):
             for name, x in floating:
                 x = as_rows(x.detach())
                 if x.numel() and not (x.is_cpu and bool(x.sum().isfinite())):
@@ -208,24 +198,17 @@ class Signals:
         }
         self._has_changed = True
 
-    def _on_output_gradient(self, o: Tensor, channels: int, step: int, gradient: Tensor) -> None:
+    def _on_output_gradient(self, o: Tensor, channels: int, step: int, batch: int, gradient: Tensor) -> None:
         """Called at the beginning of the backward pass."""
+        self._on_backward()
         if step != self._step:
             return
         with torch.no_grad():
-            if self._compares:
-                self._leftover_gradients = self._gradients()
-                norm = _norm(self._leftover_gradients)
-                self._leftover = norm if self._leftover is None else torch.minimum(self._leftover, norm)
-            rows = as_rows(gradient.detach(), channels)
-            live = (rows != 0).any(1)
-            if self._live_rows is not None:
-                is_alike = live.shape == self._live_rows.shape and (live == self._live_rows).all()
-                self._is_same_batch = self._is_same_batch & is_alike
-            self._live_rows = live
+            reached = [tensor for tensor, counts in zip(self.parameters, self._are_reached(), strict=True) if counts]
+            is_same_batch = self._batches.on_output_gradient(batch, gradient, reached)
             if self.is_inspected:
-                about = step, self._record, self._is_same_batch
-                self._when_on_host(self._inspect_loss, as_rows(o, channels), rows, *about)
+                rows = as_rows(o, channels), as_rows(gradient.detach(), channels)
+                self._when_on_host(self._inspect_loss, *rows, step, self._record, is_same_batch)
 
     def _inspect_loss(
         self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor
@@ -253,13 +236,9 @@ class Signals:
         if values := criterion.counted_targets(o, gradient):
             self._implied["counted_targets"] = values
 
-    def _gradients(self) -> list[tuple[Tensor, Tensor]]:
-        """(parameter, gradient), without parameters that the output does not depend on.
-
-        When the backward pass reaches the output, it may have added to theirs: the loop may call a head itself.
-        """
-        gradients = [(tensor, tensor.grad) for tensor in self.parameters if id(tensor) not in self._unreached]
-        return [(p, g) for p, g in gradients if g is not None and not g.is_sparse and not g.is_complex()]
+    def _are_reached(self) -> list[bool]:
+        """Of each parameter, whether the output depends on it; sparse ones, which are not measured, do not count."""
+        return [id(tensor) not in self._unreached and tensor.layout is torch.strided for tensor in self.parameters]
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -278,16 +257,10 @@ class Signals:
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
         if sample is not None:
-            # if the backward pass replaced the old gradients, nothing was added to them
-            old = self._leftover_gradients
-            is_sum = not old or any(parameter.grad is gradient for parameter, gradient in old)
-            if self._leftover is not None and self._last_norm is not None:
-                sample.leftover = self._leftover / self._last_norm.clamp(min=_TINY) if is_sum else 0.0
-            self._last_norm = _norm(self._gradients()) if self.measures_overshoot else None
-            sample.repeats_batch = self._compares and self._is_same_batch
+            sample.is_reached = np.array(self._are_reached())
+            self._batches.before_step(sample)
             if sample.unscale_raw is not None and not self._has_scaled_loss:
                 self._has_scaled_loss = self._has_changed = True
-        self._leftover, self._leftover_gradients = None, []
 
     def start_step(self, step: int, record: int | None) -> None:
         """Begin a step.
@@ -296,13 +269,10 @@ class Signals:
             step: Counted from the start of this recording.
             record: Number of the record that it will be; None if it is not recorded.
         """
-        self._compares = self._record is not None and self.measures_overshoot
         self._step, self._record = step, record
-        if record is None:
-            self._last_inputs = []  # the next batch is not compared with those before this step
-        else:
+        self._batches.start_step(is_recorded=record is not None)
+        if record is not None:
             self.is_inspected = record in _INSPECTED or record % _INSPECT_EVERY == 0
-            self.measures_overshoot = record < _FIRST_OVERSHOOTS or record % _OVERSHOOT_EVERY == 0
 
     # --- results ------------------------------------------------------------------------------------------------------
 
@@ -342,10 +312,6 @@ class Signals:
             return None
         first = {name: found[0][name] for name in ("step", "loss")}
         return {**first, "low": min(targets), "high": max(targets), "spread": spread}
-
-
-def _norm(gradients: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    return metrics.frobenius_norm(metrics.norms([gradient for _, gradient in gradients]))
 
 
 def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:

@@ -43,6 +43,7 @@ class FlatParameters:
             if (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided:
                 buckets[tensor.device, tensor.dtype].append(position)
         self.positions = list(buckets.values())
+        self.included = sorted(position for positions in self.positions for position in positions)
         self.sizes = [[self.tensors[position].numel() for position in positions] for positions in self.positions]
         self._buckets = [[self.tensors[position] for position in positions] for positions in self.positions]
         self._lacks_some = sum(map(len, self.positions)) < len(self.tensors)
@@ -107,8 +108,13 @@ def are_equal(one: Flat, other: Flat) -> bool:
 
 
 def dot(one: Flat, other: Flat) -> float:
-    """Inner product, without complex tensors; waits for the device."""
-    return sum(float((a * b).sum()) for a, b in zip(one, other, strict=True) if not a.is_complex())
+    """Inner product, whose complex entries count as pairs of real ones; waits for the device."""
+    return sum(float((as_real(a) * as_real(b)).sum()) for a, b in zip(one, other, strict=True))
+
+
+def as_real(x: Tensor) -> Tensor:
+    """A flat view of the real and imaginary parts of a complex tensor; any other tensor as it is."""
+    return torch.view_as_real(x.resolve_conj()).flatten() if x.is_complex() else x
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ class WeightColumns:
     """Measurements of the parameters at several steps."""
 
     columns: dict[str, Any]  # (samples, parameters) each, masked where nothing was measured
-    gradient_norm: Floats  # (samples,), of all parameters together
+    gradient_norm: Floats  # (samples,), of all parameters of the model together
+    gradient_norms: Floats  # (samples, parameters that samples are taken of)
     relative_gradient_norm: Floats  # (samples, parameters)
     weight_changes: list[Flat | None]  # of each sample
 
@@ -130,12 +137,14 @@ class Weights:
 
     Attributes:
         flat: The parameters that samples are taken of: first the recorded ones, then those of `add_parameters`.
+        others: Further parameters, which are added once they are trained.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], attention: Sequence[str]) -> None:
         self.names = tuple(parameters)
         self.tensors = list(parameters.values())
         self._attention = set(attention)
+        self.others: list[Tensor] = []
         self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
         self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
         self._recorded = self.flat = FlatParameters(self.tensors)
@@ -147,10 +156,15 @@ class Weights:
             self._absolute.append(entries.to(flat.device))
 
     def add_parameters(self, parameters: Iterable[Tensor]) -> None:
-        """Take samples of these parameters, too, without measuring them: laws and the overshoot need them."""
+        """Take samples of these parameters, too: laws, the norm of all gradients and the overshoot need them."""
         known = {id(tensor) for tensor in self.flat.tensors}
         new = [tensor for tensor in parameters if id(tensor) not in known]
         self.flat = FlatParameters([*self.flat.tensors, *new]) if new else self.flat
+
+    def add_unfrozen(self) -> None:
+        """Take samples of others that have become trainable, too."""
+        self.add_parameters(tensor for tensor in self.others if tensor.requires_grad)
+        self.others = [tensor for tensor in self.others if not tensor.requires_grad]
 
     def set_initial(self, initial: Mapping[str, Tensor]) -> None:
         """Measure changes against these values, as a resumed run does."""
@@ -181,7 +195,8 @@ class Weights:
         """
         weights, gradients = [sample.weights for sample in samples], [sample.gradients for sample in samples]
         norm = self._measure_each(weights, metrics.norms_of_pieces)
-        gradient_norm = self._measure_each(gradients, metrics.norms_of_pieces)
+        gradient_norms = self._measure_each(gradients, metrics.norms_of_pieces, self.flat)
+        gradient_norm = gradient_norms[:, : len(self.names)]
         changes = [sample.weight_change() for sample in samples]
         with np.errstate(all="ignore"):  # the norm of a bias may be 0
             relative = gradient_norm / norm
@@ -219,14 +234,14 @@ class Weights:
             for name, (values, where) in found.items()
             if name in columns
         }
-        return WeightColumns(masked, self._total_norm(gradient_norm), relative, changes)
+        return WeightColumns(masked, self._total_norm(gradient_norms), gradient_norms, relative, changes)
 
-    def total_norms(self, of_samples: Sequence[Flat | None]) -> Floats:
-        """Norm over all parameters, of their weights or gradients; (samples,)."""
-        return self._total_norm(self._measure_each(of_samples, metrics.norms_of_pieces))
+    def total_gradient_norms(self, of_samples: Sequence[Flat | None]) -> Floats:
+        """Norm of the gradients of all parameters of the model, (samples,)."""
+        return self._total_norm(self._measure_each(of_samples, metrics.norms_of_pieces, self.flat))
 
     def _total_norm(self, norms: Floats) -> Floats:
-        total: Floats = np.linalg.norm(np.where(self.is_measurable, norms, 0.0), axis=1)
+        total: Floats = np.linalg.norm(norms[:, self.flat.included], axis=1)
         return total
 
     def _count_non_finite(self, of_samples: Sequence[Flat], norms: Floats) -> Floats:
@@ -277,16 +292,27 @@ class Weights:
         return found
 
     def _measure_each(
-        self, of_samples: Sequence[Flat | None], measure: Callable[[list[Tensor], list[int]], Tensor]
+        self,
+        of_samples: Sequence[Flat | None],
+        measure: Callable[[list[Tensor], list[int]], Tensor],
+        parameters: FlatParameters | None = None,
     ) -> Floats:
-        """One number for each parameter of each sample, (samples, parameters); NaN where nothing is measured."""
-        found = np.full((len(of_samples), len(self.names)), np.nan)
+        """One number for each parameter of each sample, (samples, parameters); NaN where nothing is measured.
+
+        Args:
+            of_samples: Weights or gradients.
+            measure: Of flat tensors with the same sizes of their pieces.
+            parameters: All that samples are taken of; by default the recorded ones.
+        """
+        parameters = parameters or self._recorded
+        found = np.full((len(of_samples), len(parameters.tensors)), np.nan)
         rows = [row for row, flats in enumerate(of_samples) if flats is not None]
-        for number, (positions, sizes) in enumerate(zip(self._recorded.positions, self._recorded.sizes, strict=True)):
-            end = len(self._initial[number])
-            flats = [flats[number][:end] for flats in of_samples if flats is not None]
-            if flats and not flats[0].is_complex():
-                found[np.ix_(rows, positions)] = measure(flats, sizes).cpu().numpy()
+        for number, (positions, sizes) in enumerate(zip(parameters.positions, parameters.sizes, strict=True)):
+            flats = [flats[number][: sum(sizes)] for flats in of_samples if flats is not None]
+            if flats:
+                parts = 1 + flats[0].is_complex()
+                real = [as_real(flat) for flat in flats]
+                found[np.ix_(rows, positions)] = measure(real, [parts * size for size in sizes]).cpu().numpy()
         return found
 
     def _zip_real(self, flats: Flat) -> Iterator[tuple[list[int], list[int], Tensor, Tensor, Tensor]]:

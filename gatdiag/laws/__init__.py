@@ -2,7 +2,7 @@
 
 - `label`: the scaling exponents of a tensor, in unknowns; `exponents`: the equations between these
 - `rules`: the table from aten operations to equations, to which a new operation is added
-- `trace`: one forward pass, each operation handed to its rule
+- `trace`: one forward pass, each operation handed to its rule; `flow`: what the output depends on
 - `repeatability`: whether each call computes the same function; `outputs`: the tensors that it returns
 - `solver`: a basis of the solutions
 - `check`: the numerical check of every law, by gradients at random points (`point`)

@@ -196,17 +196,16 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         exponents.cause = OUTPUT
         for tensor in outputs:
             exponents.require_zero(trace.label_of(tensor))
-        for label in labels.values():
-            if label.zeros is None:
-                exponents.complete(label.terms[0][1])
         trace.flow.follow_back(outputs)
-        for name in evidence.unreached:
-            if trace.flow.reaches_outputs(replica.parameters[name]):
-                exponents.require_zero(labels[name])
         return trace
 
     with _track_module(replica.model) as current_module:
         trace = replica.no_grad(trace_call)
+    for name, label in labels.items():
+        if label.zeros is None:
+            exponents.complete(label.terms[0][1])
+        if name in evidence.unreached and trace.flow.reaches_outputs(replica.parameters[name]):
+            exponents.require_zero(label)
     kept = {name: _drop_without_effect(exponents.resolve(labels[name])) for name in evidence.point.weights}
     return kept, trace
 

@@ -4,7 +4,8 @@ A value of mu takes this way: torch's hook -> `LayerRecorder` -> `ForwardPass` (
 several steps are measured together) -> `Writer` -> the store.
 
 - `recorder`: brings all parts together; `settings`: the arguments of `watch`
-- `layers`: modules -> rows of `layers`, with `attention`; `deferred`: on an accelerator, outputs that wait
+- `layers`: modules -> rows of `layers`, with `attention`; `channels`: which axis of an output has the channels;
+  `edges`: which has the nodes, and the edges between them; `deferred`: on an accelerator, outputs that wait
 - `optimizers`: notices optimizer steps; `backward`: backward passes; `schedule`: which steps are recorded
 - `backlog`: copies of the weights and gradients of steps, which wait to be measured together
 - `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`

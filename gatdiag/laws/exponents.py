@@ -81,6 +81,23 @@ def _take(array: Tensor, axis: int, positions: Tensor) -> Tensor:
     return array if array.shape[axis] == 1 else array.index_select(axis, positions)
 
 
+def _first(array: Tensor, axes: Iterable[int]) -> Tensor:
+    """The first slice along each axis."""
+    for axis in axes:
+        array = array.narrow(axis, 0, 1)
+    return array
+
+
+def _independent_axes(label: Label) -> list[set[int]]:
+    """Groups of axes such that each term changes along axes of one group only; one group if entries are zeros."""
+    groups: list[set[int]] = []
+    for array in label.arrays:
+        axes = {axis - array.ndim for axis, length in enumerate(array.shape) if length > 1}
+        linked = [group for group in groups if group & axes]
+        groups = [group for group in groups if not group & axes] + ([axes.union(*linked)] if axes else [])
+    return groups if label.zeros is None else [set().union(*groups)]
+
+
 def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor:
     """Undo `_deduplicate_slices` for an array made from its label."""
     for axis, kind in kinds:
@@ -194,9 +211,9 @@ class Exponents:
             return
         if len(label.terms) == 1:
             self._required_zero.append((self.cause, label.terms[0][1].unique()))
-        rows = self._rows(label)
+        rows = self._spanning_rows(label)
         column = self._choose_column(label.coefficients, rows)
-        if column is not None:
+        if column is not None and len(_independent_axes(label)) < 2:  # else each unknown is in several rows
             rows = self._bind_rows(label.coefficients, rows, column)
         if len(rows):
             self.equations.append(Equations(label.coefficients, rows, self.cause))
@@ -205,7 +222,19 @@ class Exponents:
         """Require the exponent to be zero unless a small epsilon is neglected: laws that violate it are approximate."""
         label = self._expand_mixtures(self.resolve(label))
         if label.terms and not label.is_all_zeros:
-            self.approximations.append(Equations(label.coefficients, self._rows(label)))
+            self.approximations.append(Equations(label.coefficients, self._spanning_rows(label)))
+
+    def _spanning_rows(self, label: Label) -> Tensor:
+        """Rows that span all rows of a label.
+
+        If a_i + b_j = 0 is required of all i and j, those with i = 0 or j = 0 imply the others.
+        """
+        label = label.with_ndim(label.ndim)
+        groups = _independent_axes(label)
+        if len(groups) < 2:
+            return self._rows(label)
+        others = [[axis for group in groups for axis in group if group is not kept] for kept in groups]
+        return distinct_rows(torch.cat([self._rows(label.map(partial(_first, axes=axes))) for axes in others]))
 
     @staticmethod
     def _rows(label: Label) -> Tensor:

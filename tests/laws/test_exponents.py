@@ -63,6 +63,21 @@ def test_collapsing_gives_one_array_that_equals_the_label() -> None:
     assert freedom(exponents, label(a), label(b)) == 5
 
 
+def test_a_sum_over_a_grid_needs_one_row_and_one_column_of_equations() -> None:
+    exponents = Exponents()
+    a, b, c = (exponents.new_unknowns(shape) for shape in ((40, 1), (40, 1), (1, 30)))
+    exponents.require_zero(label(a, b) - label(c))
+    single = Exponents()
+    single.new_unknowns((110,))
+    for i in range(40):
+        for j in range(30):
+            single.require_zero(label(a[i], b[i]) - label(c[:, j]))
+
+    assert sum(len(equations.ids) for equations in exponents.equations) == 40 + 30 - 1
+    assert freedom(exponents, label(a), label(b), label(c)) == 110 - 69
+    assert freedom(single, label(a), label(b), label(c)) == 110 - 69
+
+
 def test_who_held_an_unknown_at_zero() -> None:
     exponents = Exponents()
     ids, other = exponents.new_unknowns((2,)), exponents.new_unknowns((1,))

@@ -8,7 +8,7 @@
 - `check`: the numerical check of every law, by gradients at random points (`point`)
 - `no_effect`: parameters that cancel out of the output
 - `assembly` and `find`: laws with names
-- `laws`: the result: delta, c, and c after the next optimizer step (`prediction`)
+- `laws`: the result: delta, c (from `sums`), and c after the next optimizer step (`prediction`)
 """
 
 from gatdiag.law import Exclusion, Law, Term

@@ -9,7 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion, Law, Term
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.no_effect import find_without_effect
 from gatdiag.laws.point import (
@@ -110,15 +111,16 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     replica, tolerances = evidence.replica, evidence.tolerances
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     laws = Laws(candidates, evidence.point.weights)
-    points = [evidence.point]
     measured = _residuals(laws, evidence.point)[None]
-    for point in distant_points(replica, evidence.point, _POINTS):
-        points.append(point)
-        measured = torch.cat([measured, _residuals(laws, point)[None]])
+    for found in map(partial(_residuals, laws), distant_points(replica, evidence.point, _POINTS)):
+        measured = torch.cat([measured, found[None]])
         is_known = measured.isfinite()
         if bool((~exact | (is_known.any(0) & (~is_known | (measured <= tolerances.residual)).all(0))).all()):
             break
     suspects = (exact & (measured.nan_to_num() > tolerances.rounding).any(0)).nonzero().flatten().tolist()
+    # the same points once more: to keep the weights and gradients of all of them takes memory
+    again = islice(distant_points(replica, evidence.point, _POINTS), len(measured) - 1)
+    points = chain([evidence.point], again) if suspects else ()
     violations = find_violations(candidates, suspects, replica, points, tolerances.change)
     median = -(-measured).nanmedian(0).values  # of an even number, the larger of the two in the middle
     residuals = torch.where(exact, median, measured[0])
@@ -204,7 +206,9 @@ def find_violations(
     remaining, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
     passes = _MOST_PASSES
     for point in points:
-        groups = [remaining] if remaining else []
+        if not remaining:
+            break
+        groups = [remaining]
         while groups:
             check_time()
             group = groups.pop()
@@ -217,34 +221,24 @@ def find_violations(
             else:
                 groups += [group[: len(group) // 2], group[len(group) // 2 :]]
         remaining = [number for number in remaining if number not in found]
+        del point  # before the next is computed
     return found
 
 
 def _gradient_changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
     """Change of each law's gradients after a random large step along all of these laws at once."""
-    powers = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in point.weights.items()}
-    for law in laws:
-        denominator = math.lcm(*(term.exponent.denominator for term in law.terms))
-        step = _POWERS[int(torch.randint(len(_POWERS), (), generator=generator))] * denominator
-        for term in law.terms:
-            powers[term.parameter][_index_of(term)] += step * float(term.exponent)
-    factors: Tensors = {name: (2.0**power).to(point.weights[name]) for name, power in powers.items()}
-    set_weights(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
+    table = Laws(laws, point.weights)
+    denominators = [math.lcm(*(term.exponent.denominator for term in law.terms)) for law in laws]
+    powers = torch.tensor(_POWERS)[torch.randint(len(_POWERS), (len(laws),), generator=generator)]
+    factors = table.rescaling((powers * torch.tensor(denominators)).double())
+    for name, weight in point.weights.items():
+        set_weights(replica, {name: math.prod(factors.get(name, ()), start=weight)})
     moved = seeded_gradients(replica, point.seed)
-    return [max(_term_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
-
-
-def _term_change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> float:
-    index, name = _index_of(term), term.parameter
-    old = before[name][index]
-    new = after[name][index] * factors[name][index] if name in after else torch.zeros_like(old)
-    size = float(old.abs().max()) if old.numel() else 0.0
-    difference = float((new - old).abs().max()) if old.numel() else 0.0
-    return difference / size if size else math.inf if difference else 0.0
-
-
-def _index_of(term: Term) -> tuple[Any, ...]:
-    index: list[Any] = [slice(None)] * len(term.shape)
-    for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=True):
-        index[axis] = torch.tensor(positions)
-    return tuple(index)
+    for name, old in point.gradients.items():
+        new = moved.setdefault(name, torch.zeros_like(old))
+        for factor in factors.get(name, ()):
+            new *= factor
+        new -= old
+    change, size = table.largest_in_terms(moved), table.largest_in_terms(point.gradients)
+    relative = torch.where(size > 0, change / size, torch.where(change == 0, 0.0, math.inf)).nan_to_num(math.inf)
+    return [float(part.max()) for part in relative.cpu().split([len(law.terms) for law in laws])]

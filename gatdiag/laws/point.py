@@ -49,9 +49,11 @@ def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point
     """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
-        moved = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
-        if point := point_at(replica, {name: flip_signs(weight, generator) for name, weight in moved.items()}, seed):
-            yield point
+        weights = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
+        for name in weights:
+            weights[name] = flip_signs(weights[name], generator)
+        yield from filter(None, [point_at(replica, weights, seed)])  # holds no point while the next is computed
+        weights.clear()
 
 
 def trainable_parameters(replica: Replica) -> Tensors:
@@ -68,17 +70,20 @@ def set_weights(replica: Replica, weights: Tensors) -> None:
 
 def flip_signs(weight: Tensor, generator: torch.Generator) -> Tensor:
     """Multiply every entry by a random sign."""
-    return weight * (2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1)
+    signs = torch.randint(2, weight.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
+    return weight * signs.to(weight.device)
 
 
 def _perturb(weight: Tensor, generator: torch.Generator, gradient: Tensor | None = None) -> Tensor:
     """Multiply every entry by a random factor in [0.7, 1.3]; replace zeros by small numbers."""
     if not weight.numel():
         return weight.clone()
-    factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
-    size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
-    small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
-    moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
+    moved = torch.rand(weight.shape, generator=generator).to(weight).mul_(0.6).add_(0.7).mul_(weight)
+    noise, zeros = torch.rand(weight.shape, generator=generator), weight == 0
+    if bool(zeros.any()):
+        size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
+        small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
+        moved = torch.where(zeros, small * (2 * noise.to(weight) - 1), moved)
     if weight.ndim > 1 and bool(weight.any()):
         empty = ~weight.flatten(1).any(dim=1)
         if gradient is not None:

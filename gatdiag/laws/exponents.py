@@ -14,10 +14,12 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gatdiag.laws.label import ZERO_EXPONENT, Label, distinct_slices, merge_terms
+from gatdiag.laws.reserved import Reserved
 
 _ONE = Fraction(1)
 _MANY = 4096  # entries above which looking for equal slices pays
@@ -69,7 +71,10 @@ def _deduplicate_slices(label: Label) -> tuple[Label, list[tuple[int, Tensor]]]:
     """Keep one of several equal slices along every axis; also return (axis, kind of each slice) to undo it."""
     kinds = []
     label = label.with_ndim(label.ndim)
+    reserved = [ids for _, ids in label.terms if ids.is_meta]  # no two slices of it are equal
     for axis, length in enumerate(label.shape):
+        if any(ids.shape[axis] > 1 for ids in reserved):
+            continue
         if length > 1 and (found := distinct_slices(label.arrays, axis)) is not None:
             first, kind = found
             label = label.map(partial(_take, axis=axis, positions=first))
@@ -105,15 +110,21 @@ def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor
     return array
 
 
+def _new_tables(length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two of integers and two of truth values; NumPy's zeros take no memory until something is written there."""
+    kinds = (np.int64, np.int64, np.bool_, np.bool_)
+    plus, minus, is_bound, marks = (torch.from_numpy(np.zeros(length, kind)) for kind in kinds)
+    return plus, minus, is_bound, marks
+
+
 class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
     def __init__(self) -> None:
-        self._plus = torch.zeros(1024, dtype=torch.int64)
-        self._minus = torch.zeros(1024, dtype=torch.int64)
-        self._is_bound = torch.zeros(1024, dtype=torch.bool)
-        self._marks = torch.zeros(1024, dtype=torch.bool)  # all false between uses
+        # value[i] = value[plus[i]] - value[minus[i]] of the bound; marks are all false between uses
+        self._plus, self._minus, self._is_bound, self._marks = _new_tables(1024)
         self._size = 1
+        self._reserved: dict[int, Reserved] = {}
         self.blocks = [Block(ZERO_EXPONENT, 1, None, False)]  # in order of creation
         self.equations: list[Equations] = []  # those that bound no unknown
         self.approximations: list[Equations] = []  # those that hold only up to an epsilon of the model
@@ -124,17 +135,54 @@ class Exponents:
 
     def new_unknowns(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
         """Create one unknown per entry of `shape`."""
-        count = int(torch.Size(shape).numel())
-        while self._size + count > len(self._plus):
-            tables = (self._plus, self._minus, self._is_bound, self._marks)
-            self._plus, self._minus, self._is_bound, self._marks = (
-                torch.cat([table, torch.zeros_like(table)]) for table in tables
-            )
-        ids = torch.arange(self._size, self._size + count)
-        self._plus[ids] = ids
-        self.blocks.append(Block(self._size, count, parameter, is_entry))
+        start = self._add_block(shape, parameter, is_entry=is_entry)
+        return torch.arange(start, self._size).reshape(torch.Size(shape))
+
+    def reserve_entries(self, shape: Sequence[int], parameter: str) -> Tensor:
+        """As `new_unknowns` for a parameter's entries, with ids that are not written down until a rule needs them."""
+        if 0 in shape:
+            return self.new_unknowns(shape, parameter, is_entry=True)
+        reserved = Reserved(self._add_block(shape, parameter, is_entry=True), torch.Size(shape))
+        self._reserved[reserved.key_of(reserved.ids)] = reserved
+        return reserved.ids
+
+    def _add_block(self, shape: Sequence[int], parameter: str | None, *, is_entry: bool) -> int:
+        start, count = self._size, int(torch.Size(shape).numel())
+        self.blocks.append(Block(start, count, parameter, is_entry))
         self._size += count
-        return ids.reshape(torch.Size(shape))
+        if self._size > len(self._plus):
+            unwritten = {reserved.start for reserved in self._reserved.values() if not reserved.is_written}
+            old = (self._plus, self._minus, self._is_bound, self._marks)
+            new = _new_tables(2 * self._size)
+            for block in self.blocks[:-1]:
+                if block.start not in unwritten:
+                    part = slice(block.start, block.start + block.length)
+                    for before, after in zip(old, new, strict=True):
+                        after[part] = before[part]
+            self._plus, self._minus, self._is_bound, self._marks = new
+        return start
+
+    def open(self, label: Label) -> Label:
+        """The label without tensors that stand for reserved unknowns."""
+        if not any(ids.is_meta for _, ids in label.terms):
+            return label
+        terms: list[tuple[Fraction, Tensor]] = []
+        for coefficient, ids in label.terms:
+            whole = self._reservation(ids).label_of(ids) if ids.is_meta else Label(((_ONE, ids),))
+            terms += (whole * coefficient).terms
+        return Label(tuple(terms), label.zeros)
+
+    def knows_reserved(self, label: Label) -> bool:
+        """Whether the tensors that stand for reserved unknowns in a label are views of the original ones."""
+        return all(Reserved.key_of(ids) in self._reserved for _, ids in label.terms if ids.is_meta)
+
+    def _reservation(self, ids: Tensor) -> Reserved:
+        return self._reserved[Reserved.key_of(ids)]
+
+    def _can_bind_reserved(self, label: Label) -> bool:
+        """Whether a label has one term of reserved unknowns, to which an equation could bind all entries at once."""
+        reserved = [ids for _, ids in label.terms if ids.is_meta]
+        return len(reserved) == 1 and label.zeros is None and self._reservation(reserved[0]).can_bind(reserved[0])
 
     def block_of(self, unknown: int) -> Block:
         """The block that an unknown was created in."""
@@ -142,6 +190,9 @@ class Exponents:
 
     def resolve(self, label: Label) -> Label:
         """Write a label in unbound unknowns only, with equal terms added up."""
+        return self._resolve_but_reserved(self.open(label))
+
+    def _resolve_but_reserved(self, label: Label) -> Label:
         label = Label(merge_terms(label.terms), label.zeros)
         while len(expanded := self._substitute_bound(label)) > len(label.terms):
             label = Label(merge_terms(expanded), label.zeros)
@@ -150,8 +201,10 @@ class Exponents:
     def _substitute_bound(self, label: Label) -> list[tuple[Fraction, Tensor]]:
         expanded: list[tuple[Fraction, Tensor]] = []
         for coefficient, ids in label.terms:
-            if bool(self._is_bound.take(ids).any()):
-                expanded += [(coefficient, self._plus.take(ids)), (-coefficient, self._minus.take(ids))]
+            is_bound = torch.zeros(()) if ids.is_meta else self._is_bound.take(ids)
+            if bool(is_bound.any()):
+                plus = self._plus.take(ids).where(is_bound, ids)
+                expanded += [(coefficient, plus), (-coefficient, self._minus.take(ids))]
             else:
                 expanded.append((coefficient, ids))
         return expanded
@@ -206,6 +259,10 @@ class Exponents:
 
     def require_zero(self, label: Label) -> None:
         """Require the exponent of every entry to be zero (entries that are zeros fit every exponent)."""
+        if len(label.terms) == 1 and self._can_bind_reserved(label):
+            ids = label.terms[0][1]
+            self._reservation(ids).bind(ids, Label())
+            return
         label = self.resolve_mixtures(self.resolve(label))
         if not label.terms or label.is_all_zeros:
             return
@@ -283,7 +340,8 @@ class Exponents:
 
     def require_uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Require one exponent along each axis, as a sum over it does; the axes are kept with length one."""
-        label, axes = self.resolve(label), list(axes)
+        label = label if self._can_bind_reserved(label) else self.open(label)
+        label, axes = self._resolve_but_reserved(label), list(axes)
         if label.is_all_zeros or any(array.shape[axis] == 0 for array in label.arrays for axis in axes):
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         axes = [axis for axis in axes if label.changes_along([axis])]
@@ -300,6 +358,9 @@ class Exponents:
             return self._require_uniform_beside_zeros(label, label.zeros, axis)
         label = self._resolve_mixtures_along(label, axis)
         target = self._choose_term(label, axis)
+        if target is not None and not label.terms[target][1].is_meta:
+            label = self.resolve(label)
+            target = self._choose_term(label, axis)
         if target is not None:
             self._solve_for_term(label, target, axis)
             label = self.resolve(label)
@@ -342,10 +403,11 @@ class Exponents:
         return Label(tuple(terms))
 
     def _mixtures_in(self, label: Label) -> list[int]:
-        if not self._mixtures or not label.terms:
+        terms = [ids for _, ids in label.terms if not ids.is_meta]
+        if not self._mixtures or not terms:
             return []
         known = [torch.tensor(list(self._mixtures))]
-        return sorted({int(unknown) for _, ids in label.terms for unknown in ids[self._isin(ids, known)].unique()})
+        return sorted({int(unknown) for ids in terms for unknown in ids[self._isin(ids, known)].unique()})
 
     def resolve_mixtures(self, label: Label, *, only_large: bool = False) -> Label:
         """Require the summands of each mixture in a label to scale alike; `only_large`: of those with many entries."""
@@ -360,8 +422,8 @@ class Exponents:
     def _resolve_mixtures_along(self, label: Label, axis: int) -> Label:
         varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1))
         if self._mixtures_in(varying):
-            self.resolve_mixtures(varying)
-        return self.resolve(label)
+            self.resolve_mixtures(Label(tuple(term for term in varying.terms if not term[1].is_meta)))
+        return self._resolve_but_reserved(label)
 
     def _expand_mixtures(self, label: Label) -> Label:
         """Replace each mixture by the label of its summands, along a new last axis."""
@@ -411,15 +473,21 @@ class Exponents:
     def _choose_term(self, label: Label, axis: int) -> int | None:
         """The term to solve for when the label must not change along the axis: the largest, parameters first."""
         candidates = [
-            (ids.numel(), self._is_entry(int(ids.max())), int(ids.max()), position)
+            (ids.numel(), self._is_entry(self._last(ids)), self._last(ids), position)
             for position, (coefficient, ids) in enumerate(label.terms)
             if ids.shape[axis] != 1 and abs(coefficient) == 1 and self._is_solvable(label, position)
         ]
         return max(candidates)[-1] if candidates else None
 
+    def _last(self, ids: Tensor) -> int:
+        """The latest unknown of a term."""
+        return self._reservation(ids).last if ids.is_meta else int(ids.max())
+
     def _is_solvable(self, label: Label, position: int) -> bool:
+        if label.terms[position][1].is_meta:
+            return self._can_bind_reserved(label)
         ids = label.terms[position][1].flatten()
-        rest = [array for other, (_, array) in enumerate(label.terms) if other != position]
+        rest = [array for other, (_, array) in enumerate(label.terms) if other != position and not array.is_meta]
         if bool((ids == ZERO_EXPONENT).any()) or not (bool((ids.diff() > 0).all()) or len(ids.unique()) == len(ids)):
             return False
         return not bool(self._isin(ids, rest).any())
@@ -439,7 +507,7 @@ class Exponents:
         coefficient, ids = label.terms[position]
         shape = list(ids.shape)
         shape[axis] = 1
-        parameter = self.block_of(int(ids.flatten()[0])).parameter
+        parameter = self.block_of(self._last(ids)).parameter
         total = self.new_unknowns(shape, parameter)
         rest = [term for other, term in enumerate(label.terms) if other != position and term[1].shape[axis] > 1]
 
@@ -450,16 +518,24 @@ class Exponents:
             return array
 
         others = Label(tuple((-other / coefficient, fit(array)) for other, array in rest))
-        self._bind_to_label(ids, self.resolve(Label(((_ONE, total), *others.terms))))
+        whole = self.resolve(Label(((_ONE, total), *others.terms)))
+        if ids.is_meta:
+            self._reservation(ids).bind(ids, whole)
+        else:
+            self._bind_to_label(ids, whole)
 
     def bind_table(self, label: Label) -> Label:
         """Bind the entries of a table (rows x columns) to (unknown of the column) - (unknown of the row)."""
-        label = self.resolve(label)
+        label = label if self._can_bind_reserved(label) else self.resolve(label)
         if len(label.terms) == 1 and label.terms[0][0] == 1 and self._is_solvable(label, 0):
             ids = label.terms[0][1]
             rows = self.new_unknowns((ids.shape[0], 1))
             rows[0] = ZERO_EXPONENT
-            self._bind(ids, self.new_unknowns((1, ids.shape[1]), self.block_of(int(ids[0, 0])).parameter), rows)
+            columns = self.new_unknowns((1, ids.shape[1]), self.block_of(self._last(ids)).parameter)
+            if ids.is_meta:
+                self._reservation(ids).bind(ids, Label(((_ONE, columns), (-_ONE, rows))))
+            else:
+                self._bind(ids, columns, rows)
         return self.resolve(label)
 
     def zero_causes(self) -> dict[int, str]:
@@ -477,7 +553,7 @@ class Exponents:
             current = waiting.pop()
             if current in zero_causes:
                 return zero_causes[current]
-            if current not in seen and int(self._plus[current]) != current:
+            if current not in seen and bool(self._is_bound[current]):
                 waiting += [int(self._minus[current]), int(self._plus[current])]
             seen.add(current)
         return None

@@ -152,7 +152,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     labels: dict[str, Label] = {}
     for name in evidence.point.weights:
         mask = evidence.no_effect.get(name)
-        ids = exponents.new_unknowns(replica.parameters[name].shape, name, is_entry=True)
+        ids = exponents.reserve_entries(replica.parameters[name].shape, name)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
     def trace_call(call: Caller) -> Trace:

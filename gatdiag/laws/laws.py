@@ -148,7 +148,7 @@ class Laws:
         return self._weighted_sum(sums).abs() / self._absolute_sum(sizes)
 
     def rescaling(self, steps: Tensor) -> dict[str, list[Tensor]]:
-        """Name -> factors that broadcast against the parameter: 2^(exponent * the law's step) of its rows, columns, ..."""
+        """Name -> factors 2^(exponent * step of the law) of its rows, columns, ..., which broadcast against it."""
         steps = steps.to(self._law.device)[self._law] * self._exponent
         powers = self._sums.new_vector().index_add_(0, self._slot, steps)
         return {name: self._sums.split(name, 2.0**powers) for name in self.names}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,18 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
+from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, matrix, reduction
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import DispatchMode
 
 _CREATES_ZEROS = (arrangement.new_zeros, arrangement.full, arrangement.lift)
 _ALLOWS_MIXTURES = (elementwise.homogeneous, elementwise.power, RULES["square"], RULES["sqrt"], reduction.sum_or_norm)
+# These read no unknowns one by one.
+_LEAVES_RESERVED = (
+    elementwise.homogeneous, elementwise.cast, arrangement.embedding, matrix.matmul, matrix.addmm, matrix.linear,
+    matrix.convolution,
+)  # fmt: skip
+_VIEWS = (arrangement.rearrange, arrangement.reshape)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
@@ -47,7 +54,14 @@ class Trace(DispatchMode):
     def label_of(self, tensor: Tensor) -> Label:
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
         label: Label = self._labels.get(tensor, Label())
+        if any(ids.is_meta for ids in label.arrays):
+            label = self._labels[tensor] = self._exponents.open(label)
         return label
+
+    def _label_with_reserved(self, label_of: Callable[[Tensor], Label], tensor: Tensor) -> Label:
+        """The label in which reserved unknowns remain so, or else as usual."""
+        label: Label = self._labels.get(tensor, Label())
+        return label if any(ids.is_meta for ids in label.arrays) else label_of(tensor)
 
     def _resolved_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
@@ -90,6 +104,10 @@ class Trace(DispatchMode):
         name, module = call.name, self._current_module()
         self._exponents.cause = f"{'item' if name == '_local_scalar_dense' else name} in {module}"
         try:
+            if rule in _LEAVES_RESERVED or (rule in _VIEWS and call.function.is_view):
+                labels = rule(replace(call, label_of=partial(self._label_with_reserved, call.label_of)))
+                if all(map(self._exponents.knows_reserved, [labels] if isinstance(labels, Label) else labels)):
+                    return labels
             return rule(call)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             self.failed[name, module] = f"{type(error).__name__}: {error}"
@@ -98,7 +116,7 @@ class Trace(DispatchMode):
     def _find_rule(self, call: Call) -> Rule | None:
         is_mutable = call.function._schema.is_mutable
         rule = RULES.get(call.name) or (RULES.get(call.name.removesuffix("_")) if is_mutable else None)
-        if not any(self.label_of(tensor).arrays for tensor in call.tensors()):
+        if not any(tensor in self._labels for tensor in call.tensors()):
             return rule if rule in _CREATES_ZEROS else None
         if rule is None:
             self.unknown[call.name, self._current_module()] += 1
@@ -108,7 +126,7 @@ class Trace(DispatchMode):
         for tensor, label in zip(call.results, [labels] if isinstance(labels, Label) else labels, strict=False):
             if isinstance(tensor, Tensor):
                 is_mutated = any(tensor is argument for argument in call.tensors())
-                before = self.label_of(tensor)
+                before = self.label_of(tensor) if is_mutated else Label()
                 self.set_label(tensor, label)
                 if is_mutated and not _is_same(before, self.label_of(tensor)):
                     self._relabel_views(tensor)

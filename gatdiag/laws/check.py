@@ -231,8 +231,8 @@ def _gradient_changes(laws: Sequence[Law], replica: Replica, point: Point, gener
     denominators = [math.lcm(*(term.exponent.denominator for term in law.terms)) for law in laws]
     powers = torch.tensor(_POWERS)[torch.randint(len(_POWERS), (len(laws),), generator=generator)]
     factors = table.rescaling((powers * torch.tensor(denominators)).double())
-    for name, weight in point.weights.items():
-        set_weights(replica, {name: math.prod(factors.get(name, ()), start=weight)})
+    moved_weights = ((name, math.prod(factors.get(name, ()), start=weight)) for name, weight in point.weights.items())
+    set_weights(replica, moved_weights)
     moved = seeded_gradients(replica, point.seed)
     for name, old in point.gradients.items():
         new = moved.setdefault(name, torch.zeros_like(old))

@@ -1,6 +1,6 @@
 """Random weights of a model, and the gradients of a random loss there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 def point_at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
     """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
-    set_weights(replica, weights)
+    set_weights(replica, weights.items())
     found = seeded_gradients(replica, seed)
     if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
@@ -61,10 +61,10 @@ def trainable_parameters(replica: Replica) -> Tensors:
     return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
 
 
-def set_weights(replica: Replica, weights: Tensors) -> None:
-    """Copy weights into a replica."""
+def set_weights(replica: Replica, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy weights, as pairs of name and tensor, into a replica."""
     with torch.no_grad():
-        for name, weight in weights.items():
+        for name, weight in weights:
             replica.parameters[name].copy_(weight)
 
 
@@ -97,6 +97,7 @@ def random_loss_gradients(
     perturbations: Sequence[float] = (0.0,),
     extra_outputs: list[Tensor] | None = None,
     size: float = 1.0,
+    names: Collection[str] | None = None,
 ) -> list[Tensors]:
     """Gradients of a random linear function of all outputs, without parameters that no output depends on.
 
@@ -106,6 +107,7 @@ def random_loss_gradients(
             them the coefficients are the same in every call.
         extra_outputs: A list that is filled while the replica runs, with tensors that count as outputs.
         size: Factor of all coefficients.
+        names: The parameters whose gradients are wanted; by default all.
     """
     extra_outputs = [] if extra_outputs is None else extra_outputs
     extra_outputs.clear()
@@ -121,7 +123,7 @@ def random_loss_gradients(
             )
         last, parameters = len(perturbations) - 1, trainable_parameters(replica)
         return [
-            _backward(ends, _cotangents(ends, perturbation, turn, size), parameters, retain=turn < last)
+            _backward(ends, _cotangents(ends, perturbation, turn, size), parameters, names, retain=turn < last)
             for turn, perturbation in enumerate(perturbations)
         ]
 
@@ -136,13 +138,22 @@ def _cotangents(ends: Sequence[Tensor], perturbation: float, turn: int, size: fl
     return cotangents
 
 
-def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
+def _backward(
+    ends: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    parameters: Tensors,
+    names: Collection[str] | None,
+    *,
+    retain: bool,
+) -> Tensors:
     """Vector-Jacobian products; not by `torch.autograd.grad`, which reentrant checkpoints do not support."""
     check_time()
+    wanted = parameters if names is None else {name: parameters[name] for name in names}
+    inputs = None if names is None or _has_reentrant_checkpoint(ends) else list(wanted.values())
     try:
         with torch.autograd.set_detect_anomaly(False):  # what is not finite is seen by the caller
-            torch.autograd.backward(ends, cotangents, retain_graph=retain)
-        return {name: tensor.grad.to_dense() for name, tensor in parameters.items() if tensor.grad is not None}
+            torch.autograd.backward(ends, cotangents, retain_graph=retain, inputs=inputs)
+        return {name: tensor.grad.to_dense() for name, tensor in wanted.items() if tensor.grad is not None}
     except GatdiagError:
         raise
     except Exception as error:
@@ -150,3 +161,16 @@ def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: 
     finally:
         for tensor in parameters.values():
             tensor.grad = None
+
+
+def _has_reentrant_checkpoint(ends: Sequence[Tensor]) -> bool:
+    """Whether the graph contains a checkpoint that refuses to compute the gradients of some parameters only."""
+    waiting, seen = [end.grad_fn for end in ends], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [source for source, _ in node.next_functions]
+            if "CheckpointFunction" in node.name():
+                return True
+    return False

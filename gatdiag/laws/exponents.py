@@ -126,6 +126,7 @@ class Exponents:
         self._size = 1
         self._reserved: dict[int, Reserved] = {}
         self.blocks = [Block(ZERO_EXPONENT, 1, None, False)]  # in order of creation
+        self._starts = [ZERO_EXPONENT]
         self.equations: list[Equations] = []  # those that bound no unknown
         self.approximations: list[Equations] = []  # those that hold only up to an epsilon of the model
         self.cause = ""  # the operation and module that are running, set by the tracer
@@ -149,6 +150,7 @@ class Exponents:
     def _add_block(self, shape: Sequence[int], parameter: str | None, *, is_entry: bool) -> int:
         start, count = self._size, int(torch.Size(shape).numel())
         self.blocks.append(Block(start, count, parameter, is_entry))
+        self._starts.append(start)
         self._size += count
         if self._size > len(self._plus):
             unwritten = {reserved.start for reserved in self._reserved.values() if not reserved.is_written}
@@ -186,7 +188,7 @@ class Exponents:
 
     def block_of(self, unknown: int) -> Block:
         """The block that an unknown was created in."""
-        return self.blocks[bisect_right(self.blocks, unknown, key=lambda block: block.start) - 1]
+        return self.blocks[bisect_right(self._starts, unknown) - 1]
 
     def resolve(self, label: Label) -> Label:
         """Write a label in unbound unknowns only, with equal terms added up."""

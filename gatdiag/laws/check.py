@@ -7,7 +7,7 @@ rounding, so along an exact law each gradient comes out the same to the last dig
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -33,7 +33,7 @@ from gatdiag.laws.point import (
 )
 from gatdiag.laws.rules.call import EPSILON
 from gatdiag.structure.deadline import check_time
-from gatdiag.structure.replica import Replica, replicate
+from gatdiag.structure.replica import Replica, initialized_parameters, replicate
 
 
 class Tolerances(NamedTuple):
@@ -77,24 +77,30 @@ def gather_evidence(
     own weights.
     """
     try:
-        return _gather(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
+        return _gather(model, replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
     except ModelError:
-        return _gather(replicate(model, args, kwargs), layer_of, _SINGLE)
+        return _gather(model, replicate(model, args, kwargs), layer_of, _SINGLE)
 
 
-def _gather(replica: Replica, layer_of: Mapping[str, str], tolerances: Tolerances) -> Evidence:
+def _own_weights(model: nn.Module, replica: Replica) -> Iterator[tuple[str, Tensor]]:
+    """The weights that a replica was made with, in its precision; NaN becomes zero."""
+    parameters = initialized_parameters(model)
+    for name, parameter in trainable_parameters(replica).items():
+        yield name, parameters[name].detach().to(parameter).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _gather(model: nn.Module, replica: Replica, layer_of: Mapping[str, str], tolerances: Tolerances) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    # NaN becomes zero, and zeros are replaced by small numbers
-    own = {name: tensor.detach().nan_to_num(0.0, 0.0, 0.0) for name, tensor in trainable_parameters(replica).items()}
-    point = point_near(replica, own, generator) or point_at(replica, own)
+    point = point_near(replica, _own_weights(model, replica), generator)
+    point = point or point_at(replica, dict(_own_weights(model, replica)))
     if point is None:
         raise ModelError(
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
             "Give weights and inputs for which the forward and backward pass are finite."
         )
     masks, unsearched = find_without_effect(replica, point, layer_of, generator)
-    unreached = tuple(name for name in own if name not in point.gradients)
+    unreached = tuple(name for name in trainable_parameters(replica) if name not in point.gradients)
     return Evidence(replica, tolerances, point, unreached, masks, unsearched)
 
 
@@ -111,8 +117,8 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     replica, tolerances = evidence.replica, evidence.tolerances
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     laws = Laws(candidates, evidence.point.weights)
-    measured = _residuals(laws, evidence.point)[None]
-    for found in map(partial(_residuals, laws), distant_points(replica, evidence.point, _POINTS)):
+    measured = _residuals(laws, replica, evidence.point)[None]
+    for found in map(partial(_residuals, laws, replica), distant_points(replica, evidence.point, _POINTS)):
         measured = torch.cat([measured, found[None]])
         is_known = measured.isfinite()
         if bool((~exact | (is_known.any(0) & (~is_known | (measured <= tolerances.residual)).all(0))).all()):
@@ -143,8 +149,9 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unreached.items()]
 
 
-def _residuals(laws: Laws, point: Point) -> Tensor:
-    return laws.residual(point.gradients, point.weights).cpu()
+def _residuals(laws: Laws, replica: Replica, point: Point) -> Tensor:
+    """The residuals at a point that the replica is at."""
+    return laws.residual(point.gradients, replica.parameters).cpu()
 
 
 def _smallest_residuals(residuals: Tensor) -> Tensor:
@@ -158,7 +165,7 @@ def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
         for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, _POINTS)):
-            measured += [_residuals(laws, point)] if point else []
+            measured += [_residuals(laws, replica, point)] if point else []
             if measured and bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
                 break
     if not measured:
@@ -227,7 +234,7 @@ def find_violations(
 
 def _gradient_changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
     """Change of each law's gradients after a random large step along all of these laws at once."""
-    table = Laws(laws, point.weights)
+    table = Laws(laws, replica.parameters)
     denominators = [math.lcm(*(term.exponent.denominator for term in law.terms)) for law in laws]
     powers = torch.tensor(_POWERS)[torch.randint(len(_POWERS), (len(laws),), generator=generator)]
     factors = table.rescaling((powers * torch.tensor(denominators)).double())

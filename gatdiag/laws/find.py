@@ -99,6 +99,7 @@ def find_laws_with_structure(
             laws, is_certain = _find_on_inputs(structure, user, part, replica)
             if is_certain:
                 return laws
+    del replica  # to save memory
     return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
 
 

@@ -1,6 +1,6 @@
 """Random weights of a model, and the gradients of a random loss there."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,18 +20,21 @@ _LARGE = 2.0**10  # size of a loss at which clipping of gradients shows
 class Point(NamedTuple):
     """Weights, and the gradients of a random loss there, of each trainable parameter that affects the output."""
 
-    weights: Tensors
+    weights: Mapping[str, Tensor]
     gradients: Tensors
     seed: int  # of the random numbers (dropout masks) of the forward pass
 
 
-def point_at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
+def point_at(replica: Replica, weights: Mapping[str, Tensor], seed: int = 0) -> Point | None:
     """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
     set_weights(replica, weights.items())
+    found = _finite_gradients(replica, seed)
+    return None if found is None else Point({name: weights[name] for name in found}, found, seed)
+
+
+def _finite_gradients(replica: Replica, seed: int) -> Tensors | None:
     found = seeded_gradients(replica, seed)
-    if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
-        return None
-    return Point({name: weights[name] for name in found}, found, seed)
+    return found if all(bool(gradient.isfinite().all()) for gradient in found.values()) else None
 
 
 def seeded_gradients(replica: Replica, seed: int) -> Tensors:
@@ -40,20 +43,46 @@ def seeded_gradients(replica: Replica, seed: int) -> Tensors:
         return random_loss_gradients(replica, size=_LARGE if seed else 1.0)[0]
 
 
-def point_near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
-    """A point near the given weights; None if its gradients are not finite."""
-    return point_at(replica, {name: _perturb(weight, generator) for name, weight in weights.items()})
+def point_near(replica: Replica, weights: Iterable[tuple[str, Tensor]], generator: torch.Generator) -> Point | None:
+    """A point near the given weights, pairs of name and tensor; None if its gradients are not finite."""
+    return point_at(replica, {name: _perturb(weight, generator) for name, weight in weights})
 
 
 def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point]:
     """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
-        weights = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
-        for name in weights:
-            weights[name] = flip_signs(weights[name], generator)
-        yield from filter(None, [point_at(replica, weights, seed)])  # holds no point while the next is computed
-        weights.clear()
+        weights = _DistantWeights(replica, start, generator)
+        gradients = _finite_gradients(replica, seed)
+        points = [] if gradients is None else [Point(weights, gradients, seed)]
+        del gradients
+        while points:
+            yield points.pop()  # it is not kept while the next is computed
+
+
+class _DistantWeights(Mapping[str, Tensor]):
+    """Random weights, which a replica gets now, and which are drawn once more where they are read, to save memory."""
+
+    def __init__(self, replica: Replica, start: Point, generator: torch.Generator) -> None:
+        self._start = start
+        self._before_perturbing, self._before_flipping = Tensors(), Tensors()  # states of the generator
+        for name, weight in start.weights.items():
+            self._before_perturbing[name] = generator.get_state()
+            set_weights(replica, [(name, _perturb(weight, generator, start.gradients[name]))])
+        for name in start.weights:
+            self._before_flipping[name] = generator.get_state()
+            set_weights(replica, [(name, flip_signs(replica.parameters[name].detach(), generator))])
+
+    def __getitem__(self, name: str) -> Tensor:
+        generator = torch.Generator().set_state(self._before_perturbing[name])
+        moved = _perturb(self._start.weights[name], generator, self._start.gradients[name])
+        return flip_signs(moved, generator.set_state(self._before_flipping[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._start.weights)
+
+    def __len__(self) -> int:
+        return len(self._start.weights)
 
 
 def trainable_parameters(replica: Replica) -> Tensors:

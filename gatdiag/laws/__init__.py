@@ -2,6 +2,7 @@
 
 - `label`: the scaling exponents of a tensor, in unknowns; `exponents`: the equations between these
 - `reserved`: the unknowns of a weight's entries, which take no memory until a rule needs them
+- `bindings`: which unknowns are bound to others
 - `rules`: the table from aten operations to equations, to which a new operation is added
 - `trace`: one forward pass, each operation handed to its rule
 - `repeatability`: whether each call computes the same function; `outputs`: the tensors that it returns

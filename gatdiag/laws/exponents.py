@@ -14,10 +14,10 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gatdiag.laws.bindings import Bindings
 from gatdiag.laws.label import ZERO_EXPONENT, Label, distinct_slices, merge_terms
 from gatdiag.laws.reserved import Reserved
 
@@ -110,19 +110,11 @@ def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor
     return array
 
 
-def _new_tables(length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two of integers and two of truth values; NumPy's zeros take no memory until something is written there."""
-    kinds = (np.int64, np.int64, np.bool_, np.bool_)
-    plus, minus, is_bound, marks = (torch.from_numpy(np.zeros(length, kind)) for kind in kinds)
-    return plus, minus, is_bound, marks
-
-
 class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
     def __init__(self) -> None:
-        # value[i] = value[plus[i]] - value[minus[i]] of the bound; marks are all false between uses
-        self._plus, self._minus, self._is_bound, self._marks = _new_tables(1024)
+        self._bindings = Bindings()
         self._size = 1
         self._reserved: dict[int, Reserved] = {}
         self.blocks = [Block(ZERO_EXPONENT, 1, None, False)]  # in order of creation
@@ -152,16 +144,7 @@ class Exponents:
         self.blocks.append(Block(start, count, parameter, is_entry))
         self._starts.append(start)
         self._size += count
-        if self._size > len(self._plus):
-            unwritten = {reserved.start for reserved in self._reserved.values() if not reserved.is_written}
-            old = (self._plus, self._minus, self._is_bound, self._marks)
-            new = _new_tables(2 * self._size)
-            for block in self.blocks[:-1]:
-                if block.start not in unwritten:
-                    part = slice(block.start, block.start + block.length)
-                    for before, after in zip(old, new, strict=True):
-                        after[part] = before[part]
-            self._plus, self._minus, self._is_bound, self._marks = new
+        self._bindings.extend(self._size)
         return start
 
     def open(self, label: Label) -> Label:
@@ -203,12 +186,8 @@ class Exponents:
     def _substitute_bound(self, label: Label) -> list[tuple[Fraction, Tensor]]:
         expanded: list[tuple[Fraction, Tensor]] = []
         for coefficient, ids in label.terms:
-            is_bound = torch.zeros(()) if ids.is_meta else self._is_bound.take(ids)
-            if bool(is_bound.any()):
-                plus = self._plus.take(ids).where(is_bound, ids)
-                expanded += [(coefficient, plus), (-coefficient, self._minus.take(ids))]
-            else:
-                expanded.append((coefficient, ids))
+            found = None if ids.is_meta else self._bindings.substitute(ids)
+            expanded += [(coefficient, ids)] if found is None else zip((coefficient, -coefficient), found, strict=True)
         return expanded
 
     def collapse(self, label: Label) -> Tensor:
@@ -241,13 +220,8 @@ class Exponents:
         """New unknowns bound to plus - minus, no more than there are distinct slices along each axis."""
         small, kinds = _deduplicate_slices(Label(((_ONE, plus), (-_ONE, minus))))
         total = self.new_unknowns(small.shape)
-        self._bind(total, small.terms[0][1], small.terms[1][1])
+        self._bindings.bind(total, small.terms[0][1], small.terms[1][1])
         return _expand_slices(total, kinds)
-
-    def _bind(self, ids: Tensor, plus: Tensor, minus: Tensor) -> None:
-        self._plus[ids] = plus.expand(ids.shape)
-        self._minus[ids] = minus.expand(ids.shape)
-        self._is_bound[ids] = True
 
     def _bind_to_label(self, ids: Tensor, label: Label) -> None:
         label = label.with_ndim(ids.ndim)
@@ -255,9 +229,9 @@ class Exponents:
         signs = sorted(label.coefficients, reverse=True)
         if signs in ([], [1], [-1], [1, -1]):
             arrays = {int(coefficient): array for coefficient, array in label.terms}
-            self._bind(ids, arrays.get(1, zero), arrays.get(-1, zero))
+            self._bindings.bind(ids, arrays.get(1, zero), arrays.get(-1, zero))
         else:
-            self._bind(ids, self.collapse(label), zero)
+            self._bindings.bind(ids, self.collapse(label), zero)
 
     def require_zero(self, label: Label) -> None:
         """Require the exponent of every entry to be zero (entries that are zeros fit every exponent)."""
@@ -323,7 +297,7 @@ class Exponents:
         target = rows[:, column]
         others = [position for position in range(rows.shape[1]) if position != column]
         _, inverse, counts = target.unique(return_inverse=True, return_counts=True)
-        free = (counts[inverse] == 1) & (target != ZERO_EXPONENT) & ~self._isin(target, [rows[:, others]])
+        free = (counts[inverse] == 1) & (target != ZERO_EXPONENT) & ~self._bindings.isin(target, [rows[:, others]])
         sign = -1 / coefficients[column]
         terms = tuple((coefficients[position] * sign, rows[free, position]) for position in others)
         self._bind_to_label(target[free], self.resolve(Label(terms)))
@@ -409,7 +383,7 @@ class Exponents:
         if not self._mixtures or not terms:
             return []
         known = [torch.tensor(list(self._mixtures))]
-        return sorted({int(unknown) for ids in terms for unknown in ids[self._isin(ids, known)].unique()})
+        return sorted({int(unknown) for ids in terms for unknown in ids[self._bindings.isin(ids, known)].unique()})
 
     def resolve_mixtures(self, label: Label, *, only_large: bool = False) -> Label:
         """Require the summands of each mixture in a label to scale alike; `only_large`: of those with many entries."""
@@ -492,17 +466,7 @@ class Exponents:
         rest = [array for other, (_, array) in enumerate(label.terms) if other != position and not array.is_meta]
         if bool((ids == ZERO_EXPONENT).any()) or not (bool((ids.diff() > 0).all()) or len(ids.unique()) == len(ids)):
             return False
-        return not bool(self._isin(ids, rest).any())
-
-    def _isin(self, ids: Tensor, others: Iterable[Tensor]) -> Tensor:
-        """As `torch.isin`, in linear time."""
-        arrays = [array.flatten() for array in others]
-        for array in arrays:
-            self._marks.index_fill_(0, array, True)
-        found = self._marks.take(ids)
-        for array in arrays:
-            self._marks.index_fill_(0, array, False)
-        return found
+        return not bool(self._bindings.isin(ids, rest).any())
 
     def _solve_for_term(self, label: Label, position: int, axis: int) -> None:
         """Bind the ids of one term so that the label no longer changes along the axis."""
@@ -537,7 +501,7 @@ class Exponents:
             if ids.is_meta:
                 self._reservation(ids).bind(ids, Label(((_ONE, columns), (-_ONE, rows))))
             else:
-                self._bind(ids, columns, rows)
+                self._bindings.bind(ids, columns, rows)
         return self.resolve(label)
 
     def zero_causes(self) -> dict[int, str]:
@@ -555,8 +519,9 @@ class Exponents:
             current = waiting.pop()
             if current in zero_causes:
                 return zero_causes[current]
-            if current not in seen and bool(self._is_bound[current]):
-                waiting += [int(self._minus[current]), int(self._plus[current])]
+            found = self._bindings.substitute(torch.tensor(current))
+            if current not in seen and found is not None:
+                waiting += [int(other) for other in reversed(found)]
             seen.add(current)
         return None
 

@@ -25,7 +25,6 @@ class Reserved:
         last: The last of them.
         ids: A tensor of that shape, without data, that stands for them in a label.
         label: What they are bound to, or the unknowns themselves; None as long as neither is needed.
-        is_written: Whether the unknowns themselves were needed.
     """
 
     def __init__(self, start: int, shape: torch.Size) -> None:
@@ -33,7 +32,6 @@ class Reserved:
         self.last = start + shape.numel() - 1
         self.ids = torch.empty(shape, dtype=torch.int64, device="meta")
         self.label: Label | None = None
-        self.is_written = False
 
     @staticmethod
     def key_of(ids: Tensor) -> int:
@@ -44,7 +42,7 @@ class Reserved:
         """The label of a view; if the unknowns are bound to nothing, they are written down."""
         if self.label is None:
             written = torch.arange(self.start, self.last + 1).reshape(self._shape)
-            self.label, self.is_written = Label.from_entries(written, torch.zeros((), dtype=torch.bool)), True
+            self.label = Label.from_entries(written, torch.zeros((), dtype=torch.bool))
         axes = self._find_axes(ids)
         if axes is None:  # an axis of the view runs along several of the parameter
             layout = ids.size(), ids.stride(), ids.storage_offset()

@@ -39,7 +39,7 @@ def test_a_view_has_the_ids_that_the_same_view_of_all_ids_has(name: str) -> None
     reserved = Reserved(10, SHAPE)
 
     assert torch.equal(entries(reserved, view(reserved.ids))[..., 0], view(torch.arange(10, 130).reshape(SHAPE)))
-    assert (reserved.is_written, reserved.last) == (True, 129)
+    assert reserved.last == 129
 
 
 @pytest.mark.parametrize("read", WHOLE | PARTS)
@@ -60,7 +60,6 @@ def test_what_one_view_is_bound_to_is_read_through_every_other(bound: str, read:
     reserved.bind(view, Label(((Fraction(1), rows), (Fraction(-1), columns))))
 
     assert not reserved.can_bind(view)
-    assert not reserved.is_written
     expected = torch.stack([(WHOLE | PARTS)[read](table) for table in dense], -1)
     assert torch.equal(entries(reserved, (WHOLE | PARTS)[read](reserved.ids)), expected)
 

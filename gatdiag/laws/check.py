@@ -164,9 +164,11 @@ def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     replica, weights, measured = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
-        for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, _POINTS)):
-            measured += [_residuals(laws, replica, point)] if point else []
-            if measured and bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
+        own = filter(None, [point_at(replica, weights)])
+        points = chain(own, distant_points(replica, evidence.point, _POINTS))
+        for found in map(partial(_residuals, laws, replica), points):
+            measured.append(found)
+            if bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
                 break
     if not measured:
         return torch.full((len(laws),), math.nan, dtype=torch.float64)

@@ -65,18 +65,20 @@ class _DistantWeights(Mapping[str, Tensor]):
 
     def __init__(self, replica: Replica, start: Point, generator: torch.Generator) -> None:
         self._start = start
-        self._before_perturbing, self._before_flipping = Tensors(), Tensors()  # states of the generator
-        for name, weight in start.weights.items():
-            self._before_perturbing[name] = generator.get_state()
+        # of the generator, before each weight is perturbed and flipped; many small tensors would lie between large ones
+        self._states = generator.get_state().repeat(2, len(start.weights), 1)
+        for state, (name, weight) in zip(self._states[0], start.weights.items(), strict=True):
+            state.copy_(generator.get_state())
             set_weights(replica, [(name, _perturb(weight, generator, start.gradients[name]))])
-        for name in start.weights:
-            self._before_flipping[name] = generator.get_state()
+        for state, name in zip(self._states[1], start.weights, strict=True):
+            state.copy_(generator.get_state())
             set_weights(replica, [(name, flip_signs(replica.parameters[name].detach(), generator))])
 
     def __getitem__(self, name: str) -> Tensor:
-        generator = torch.Generator().set_state(self._before_perturbing[name])
+        perturbing, flipping = self._states[:, list(self._start.weights).index(name)]
+        generator = torch.Generator().set_state(perturbing.clone())
         moved = _perturb(self._start.weights[name], generator, self._start.gradients[name])
-        return flip_signs(moved, generator.set_state(self._before_flipping[name]))
+        return flip_signs(moved, generator.set_state(flipping.clone()))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._start.weights)

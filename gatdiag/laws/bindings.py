@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-_PAGE = 2**12  # unknowns
+_BITS = 12
+_PAGE = 2**_BITS  # unknowns
 
 
 class Bindings:
@@ -53,13 +54,14 @@ class Bindings:
 
     def _places(self, ids: Tensor) -> Tensor:
         """Positions in the tables."""
-        rows: Tensor = self._rows_of_pages.take(ids // _PAGE)
-        return rows * _PAGE + ids % _PAGE
+        rows: Tensor = self._rows_of_pages.take(ids >> _BITS)
+        places: Tensor = (rows << _BITS) + (ids & (_PAGE - 1))
+        return places
 
     def _make_places(self, ids: Tensor) -> Tensor:
         """Positions in the tables, in new rows for pages without one."""
         is_new = self._rows_of_pages == 0
-        is_new &= torch.zeros_like(is_new).index_fill_(0, (ids // _PAGE).flatten(), True)
+        is_new &= torch.zeros_like(is_new).index_fill_(0, (ids >> _BITS).flatten(), True)
         rows = self._rows + int(is_new.sum())
         self._rows_of_pages[is_new] = torch.arange(self._rows, rows)
         self._rows = rows

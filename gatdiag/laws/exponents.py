@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.bindings import Bindings
-from gatdiag.laws.label import ZERO_EXPONENT, Label, distinct_slices, merge_terms
+from gatdiag.laws.label import ZERO_EXPONENT, Label, merge_terms
 from gatdiag.laws.reserved import Reserved
+from gatdiag.laws.slices import deduplicate_slices, distinct_rows, expand_slices, first_slices, independent_axes
 
 _ONE = Fraction(1)
 _MANY = 4096  # entries above which looking for equal slices pays
@@ -55,59 +56,6 @@ class Mixture:
     label: Label  # of the summands
     axes: tuple[int, ...]  # summed over
     has_many_entries: bool  # whether the sum has several entries, each with shares of its own
-
-
-def distinct_rows(table: Tensor) -> Tensor:
-    """Distinct rows of a table in ascending order: a faster `unique(dim=0)`."""
-    keys = torch.zeros(len(table), dtype=torch.int64)
-    for column in table.unbind(1):
-        values, places = column.unique(return_inverse=True)
-        _, keys = (keys * len(values) + places).unique(return_inverse=True)
-    count = int(keys.max()) + 1 if len(table) else 0
-    return torch.empty(count, table.shape[1], dtype=table.dtype).index_copy_(0, keys, table)
-
-
-def _deduplicate_slices(label: Label) -> tuple[Label, list[tuple[int, Tensor]]]:
-    """Keep one of several equal slices along every axis; also return (axis, kind of each slice) to undo it."""
-    kinds = []
-    label = label.with_ndim(label.ndim)
-    reserved = [ids for _, ids in label.terms if ids.is_meta]  # no two slices of it are equal
-    for axis, length in enumerate(label.shape):
-        if any(ids.shape[axis] > 1 for ids in reserved):
-            continue
-        if length > 1 and (found := distinct_slices(label.arrays, axis)) is not None:
-            first, kind = found
-            label = label.map(partial(_take, axis=axis, positions=first))
-            kinds.append((axis, kind))
-    return label, kinds
-
-
-def _take(array: Tensor, axis: int, positions: Tensor) -> Tensor:
-    return array if array.shape[axis] == 1 else array.index_select(axis, positions)
-
-
-def _first(array: Tensor, axes: Iterable[int]) -> Tensor:
-    """The first slice along each axis."""
-    for axis in axes:
-        array = array.narrow(axis, 0, 1)
-    return array
-
-
-def _independent_axes(label: Label) -> list[set[int]]:
-    """Groups of axes such that each term changes along axes of one group only; one group if entries are zeros."""
-    groups: list[set[int]] = []
-    for array in label.arrays:
-        axes = {axis - array.ndim for axis, length in enumerate(array.shape) if length > 1}
-        linked = [group for group in groups if group & axes]
-        groups = [group for group in groups if not group & axes] + ([axes.union(*linked)] if axes else [])
-    return groups if label.zeros is None else [set().union(*groups)]
-
-
-def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor:
-    """Undo `_deduplicate_slices` for an array made from its label."""
-    for axis, kind in kinds:
-        array = _take(array, axis, kind)
-    return array
 
 
 class Exponents:
@@ -199,11 +147,11 @@ class Exponents:
             return label.terms[0][1]
         if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
             label = self.resolve_mixtures(label).drop_zero_mask()
-            small, kinds = _deduplicate_slices(label)
+            small, kinds = deduplicate_slices(label)
             total = self.new_unknowns(small.shape)
             whole = Label(((-_ONE, total), *small.terms))
             self.equations.append(Equations(whole.coefficients, self._rows(whole), self.cause))
-            return _expand_slices(total, kinds)
+            return expand_slices(total, kinds)
         terms = sorted(label.terms, key=lambda term: -term[0])
         arrays = [(coefficient > 0, ids) for coefficient, ids in terms for _ in range(abs(int(coefficient)))]
         total = arrays.pop(0)[1] if arrays[0][0] else torch.full((1,) * label.ndim, ZERO_EXPONENT)
@@ -218,10 +166,10 @@ class Exponents:
 
     def _new_difference(self, plus: Tensor, minus: Tensor) -> Tensor:
         """New unknowns bound to plus - minus, no more than there are distinct slices along each axis."""
-        small, kinds = _deduplicate_slices(Label(((_ONE, plus), (-_ONE, minus))))
+        small, kinds = deduplicate_slices(Label(((_ONE, plus), (-_ONE, minus))))
         total = self.new_unknowns(small.shape)
         self._bindings.bind(total, small.terms[0][1], small.terms[1][1])
-        return _expand_slices(total, kinds)
+        return expand_slices(total, kinds)
 
     def _bind_to_label(self, ids: Tensor, label: Label) -> None:
         label = label.with_ndim(ids.ndim)
@@ -246,7 +194,7 @@ class Exponents:
             self._required_zero.append((self.cause, label.terms[0][1].unique()))
         rows = self._spanning_rows(label)
         column = self._choose_column(label.coefficients, rows)
-        if column is not None and len(_independent_axes(label)) < 2:  # else each unknown is in several rows
+        if column is not None and len(independent_axes(label)) < 2:  # else each unknown is in several rows
             rows = self._bind_rows(label.coefficients, rows, column)
         if len(rows):
             self.equations.append(Equations(label.coefficients, rows, self.cause))
@@ -263,17 +211,17 @@ class Exponents:
         If a_i + b_j = 0 is required of all i and j, those with i = 0 or j = 0 imply the others.
         """
         label = label.with_ndim(label.ndim)
-        groups = _independent_axes(label)
+        groups = independent_axes(label)
         if len(groups) < 2:
             return self._rows(label)
         others = [[axis for group in groups for axis in group if group is not kept] for kept in groups]
-        return distinct_rows(torch.cat([self._rows(label.map(partial(_first, axes=axes))) for axes in others]))
+        return distinct_rows(torch.cat([self._rows(label.map(partial(first_slices, axes=axes))) for axes in others]))
 
     @staticmethod
     def _rows(label: Label) -> Tensor:
         """Distinct rows (one id per term) over all entries of a label, in ascending order."""
         if label.shape.numel() > _MANY:
-            label, _ = _deduplicate_slices(label)
+            label, _ = deduplicate_slices(label)
         columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
         rows = torch.stack(columns, dim=1)
         if label.zeros is not None:
@@ -323,11 +271,11 @@ class Exponents:
         axes = [axis for axis in axes if label.changes_along([axis])]
         if not axes:
             return label
-        label, kinds = _deduplicate_slices(label) if label.shape.numel() > _MANY else (label, [])
+        label, kinds = deduplicate_slices(label) if label.shape.numel() > _MANY else (label, [])
         for axis in axes:
             if label.changes_along([axis]):
                 label = self._require_uniform_along(label, axis)
-        return label.map(lambda array: _expand_slices(array, kinds)) if kinds else label
+        return label.map(lambda array: expand_slices(array, kinds)) if kinds else label
 
     def _require_uniform_along(self, label: Label, axis: int) -> Label:
         if label.zeros is not None and label.zeros.shape[axis] > 1:

@@ -149,20 +149,24 @@ class Laws:
 
     def rescaling(self, steps: Tensor) -> dict[str, list[Tensor]]:
         """Name -> factors 2^(exponent * step of the law) of its rows, columns, ..., which broadcast against it."""
-        steps = steps.to(self._law.device)[self._law] * self._exponent
-        powers = self._sums.new_vector().index_add_(0, self._slot, steps)
-        return {name: self._sums.split(name, 2.0**powers) for name in self.names}
+        device = self._law.device
+        steps = steps.to(device)[self._law] * self._exponent
+        factors = 2.0 ** self._sums.new_vector().to(device).index_add_(0, self._slot, steps)
+        return {
+            name: [part.to(self.parameters[name].device) for part in self._sums.split(name, factors)]
+            for name in self.names
+        }
 
     def largest_in_terms(self, values: Tensors) -> Tensor:
         """The largest absolute value among the entries of each term, those of the first law first."""
-        largest = self._sums.new_vector()
+        largest = self._sums.new_vector().to(self._law.device)
         for name in self.names:
             for place in self._sums.split(name, largest):
                 axes = [axis for axis, length in enumerate(values[name].shape) if place.shape[axis] != length]
                 sizes = values[name].abs()
                 place.copy_(sizes.amax(axes, keepdim=True) if axes else sizes)
-        count = int(self._term[-1]) + 1 if len(self._term) else 0
-        return self._sums.new_vector(count).scatter_reduce_(0, self._term, largest[self._slot], "amax")
+        of_terms = largest.new_zeros(sum(len(law.terms) for law in self._laws))
+        return of_terms.scatter_reduce_(0, self._term, largest[self._slot], "amax")
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
         """The value of c after the optimizer's next step, assuming that delta is zero.

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import Equations, Exponents, distinct_rows
+from gatdiag.laws.exponents import Equations, Exponents
 from gatdiag.laws.label import ZERO_EXPONENT, Label
+from gatdiag.laws.slices import distinct_rows
 from gatdiag.structure.deadline import check_time
 
 Number = int | Fraction  # an integer where it is one, which is many times faster

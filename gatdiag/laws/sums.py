@@ -96,10 +96,10 @@ class Sums:
         strides = [math.prod(lengths[at + 1 :]) for at in range(len(lengths))]
         return self.start[name, axes] + indices @ torch.tensor(strides, dtype=torch.int64)
 
-    def new_vector(self, length: int | None = None) -> Tensor:
-        """Zeros, by default one for each sum."""
+    def new_vector(self) -> Tensor:
+        """A zero for each sum."""
         device = next((tensor.device for tensor in self._templates.values()), None)
-        return torch.zeros(self._length if length is None else length, dtype=torch.float64, device=device)
+        return torch.zeros(self._length, dtype=torch.float64, device=device)
 
     def split(self, name: str, vector: Tensor) -> list[Tensor]:
         """The parts of a vector that belong to sums of one parameter, each as a tensor that broadcasts against it."""

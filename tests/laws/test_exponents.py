@@ -2,11 +2,10 @@
 
 from fractions import Fraction
 
-import pytest
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import Exponents, distinct_rows
+from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.solver import solve
 
@@ -89,10 +88,3 @@ def test_who_held_an_unknown_at_zero() -> None:
     assert exponents.cause_of(int(ids[1]), forced) == "elu in act"
     assert exponents.cause_of(int(ids[0]), forced) == "elu in act"
     assert exponents.cause_of(int(exponents.new_unknowns((1,))), forced) is None
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (1, 2), (50, 1), (200, 3)])
-def test_distinct_rows_are_those_of_unique(shape: tuple[int, int]) -> None:
-    table = torch.randint(4, shape, generator=torch.Generator().manual_seed(0)) * 10**12
-
-    assert torch.equal(distinct_rows(table), table.unique(dim=0))

@@ -2,17 +2,15 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from itertools import product
+from functools import partial
 from typing import NamedTuple
-
-from torch import Tensor
 
 from gatdiag.law import Kind, Law, Term
 from gatdiag.laws.label import Label
 from gatdiag.laws.solver import Basis
+from gatdiag.laws.terms import collect_terms
 from gatdiag.structure.deadline import check_time
 
 
@@ -35,14 +33,13 @@ def assemble(labels: Mapping[str, Label], basis: Basis, places: Mapping[str, Pla
         places: Name of a parameter -> its place.
     """
     laws: list[tuple[tuple[int, ...], Law]] = []
-    for vector, exponents in enumerate(_entry_exponents(labels, basis, places)):
+    shapes = {name: place.shape for name, place in places.items()}
+    for vector, terms in collect_terms(labels, basis, shapes, partial(_sort_key, places)):
         check_time()
-        terms = _make_terms(exponents, places)
-        if terms:
-            kind, layer, neuron, name = _describe_law(terms, places)
-            place = places[terms[0].parameter]
-            key = (place.number, place.order, *terms[0].indices[0])
-            laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
+        kind, layer, neuron, name = _describe_law(terms, places)
+        place = places[terms[0].parameter]
+        key = (place.number, place.order, *terms[0].indices[0])
+        laws.append((key, Law(name, kind, layer, neuron, terms, basis.exact[vector], math.nan)))
     return _make_names_unique([law for _, law in sorted(laws, key=lambda pair: pair[0])])
 
 
@@ -70,63 +67,7 @@ def _distinguishing_marks(laws: Sequence[Law]) -> Iterator[str]:
     return iter(marks)
 
 
-_Parts = list[tuple[int, Fraction]]  # basis vector, exponent
-# (parameter, axes) -> index along these axes -> exponent
-_Exponents = dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Fraction]]
-
-
-def _entry_exponents(labels: Mapping[str, Label], basis: Basis, places: Mapping[str, Place]) -> list[_Exponents]:
-    """The exponents of all parameters, for each basis vector."""
-    found: list[_Exponents] = [defaultdict(dict) for _ in basis.free]
-    parts_of: dict[Fraction, dict[int, _Parts]] = defaultdict(dict)  # by unknown, as many parameters share one
-    for name, label in labels.items():
-        shape = places[name].shape
-        if 0 in shape:
-            continue
-        for coefficient, ids in label.terms:
-            axes = _kept_axes(ids, shape)
-            indices = product(*(range(shape[axis]) for axis in axes))
-            check_time()
-            parts = parts_of[coefficient]
-            for index, unknown in zip(indices, ids.flatten().tolist(), strict=True):
-                if unknown not in parts:
-                    parts[unknown] = [(v, coefficient * value) for v, value in basis.values.get(unknown, {}).items()]
-                for vector, value in parts[unknown]:
-                    entries = found[vector][name, axes]
-                    entries[index] = entries[index] + value if index in entries else value
-    return found
-
-
-def _kept_axes(ids: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    """The axes that a label changes along; all axes if it has the shape of the parameter."""
-    if tuple(ids.shape) == tuple(shape):
-        return tuple(range(len(shape)))
-    return tuple(axis for axis, length in enumerate(ids.shape) if length > 1)
-
-
-def _make_terms(exponents: _Exponents, places: Mapping[str, Place]) -> tuple[Term, ...]:
-    """Terms in order of execution, the first one positive, positive ones before negative ones."""
-    ordered = sorted(exponents.items(), key=lambda item: _sort_key(item[0][0], item[0][1], places))
-    terms = [
-        Term(name, places[name].shape, axes, tuple(sorted(indices)), exponent)
-        for (name, axes), entries in ordered
-        for exponent, indices in _group_by_exponent(entries)
-    ]
-    if terms and terms[0].exponent < 0:
-        terms = [replace(term, exponent=-term.exponent) for term in terms]
-    return (*(term for term in terms if term.exponent > 0), *(term for term in terms if term.exponent < 0))
-
-
-def _group_by_exponent(entries: Mapping[tuple[int, ...], Fraction]) -> Iterable[tuple[Fraction, list[tuple[int, ...]]]]:
-    """The non-zero exponents, each with its indices."""
-    grouped: dict[tuple[int, int], tuple[Fraction, list[tuple[int, ...]]]] = {}  # hashing a Fraction is slow
-    for index, exponent in entries.items():
-        if exponent:
-            grouped.setdefault(exponent.as_integer_ratio(), (exponent, []))[1].append(index)
-    return grouped.values()
-
-
-def _sort_key(name: str, axes: tuple[int, ...], places: Mapping[str, Place]) -> tuple[int, bool, int, tuple[int, ...]]:
+def _sort_key(places: Mapping[str, Place], name: str, axes: tuple[int, ...]) -> tuple[int, bool, int, tuple[int, ...]]:
     place = places[name]
     return (place.number, not place.is_feature_weight, place.order, axes)
 
@@ -138,11 +79,13 @@ def _describe_law(terms: Sequence[Term], places: Mapping[str, Place]) -> tuple[K
     where = f"layer {place.number} ({place.layer})"
     neuron = first.indices[0][-1] if len(first.indices) == 1 and first.indices[0] else None
     scope = "all neurons" if neuron is None else f"neuron {neuron}"
-    writers = _layers_of((term for term in terms if term.exponent > 0), places)
-    readers = _layers_of((term for term in terms if term.exponent < 0), places)
-    factors = _layers_of(
-        (term for term in terms if term.exponent < 0 and places[term.parameter].is_feature_weight), places
-    )
+    writers, readers, factors = set[str](), set[str](), set[str]()  # layers
+    for term in terms:
+        owner = places[term.parameter]
+        is_positive = term.exponent.numerator > 0
+        (writers if is_positive else readers).add(owner.layer)
+        if owner.is_feature_weight and not is_positive:
+            factors.add(owner.layer)
     if not readers or (readers == writers and not factors):
         return "scale", place.layer, neuron, f"{where}, {scope} scale"
     if len(writers) > 1:
@@ -152,10 +95,6 @@ def _describe_law(terms: Sequence[Term], places: Mapping[str, Place]) -> tuple[K
         channel = f"{_product_name(first)} channel {'all' if neuron is None else neuron}"
         return "product", place.layer, neuron, f"{where}, {channel}"
     return "neuron", place.layer, neuron, f"{where}, {scope}"
-
-
-def _layers_of(terms: Iterable[Term], places: Mapping[str, Place]) -> set[str]:
-    return {places[term.parameter].layer for term in terms}
 
 
 def _product_name(term: Term) -> str:

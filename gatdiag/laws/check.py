@@ -7,9 +7,10 @@ rounding, so along an exact law each gradient comes out the same to the last dig
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion, Law, Term
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.no_effect import find_without_effect
 from gatdiag.laws.point import (
@@ -32,7 +33,7 @@ from gatdiag.laws.point import (
 )
 from gatdiag.laws.rules.call import EPSILON
 from gatdiag.structure.deadline import check_time
-from gatdiag.structure.replica import Replica, replicate
+from gatdiag.structure.replica import Replica, initialized_parameters, replicate
 
 
 class Tolerances(NamedTuple):
@@ -76,24 +77,30 @@ def gather_evidence(
     own weights.
     """
     try:
-        return _gather(replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
+        return _gather(model, replicate(model, args, kwargs).to(torch.float64), layer_of, _DOUBLE)
     except ModelError:
-        return _gather(replicate(model, args, kwargs), layer_of, _SINGLE)
+        return _gather(model, replicate(model, args, kwargs), layer_of, _SINGLE)
 
 
-def _gather(replica: Replica, layer_of: Mapping[str, str], tolerances: Tolerances) -> Evidence:
+def _own_weights(model: nn.Module, replica: Replica) -> Iterator[tuple[str, Tensor]]:
+    """The weights that a replica was made with, in its precision; NaN becomes zero."""
+    parameters = initialized_parameters(model)
+    for name, parameter in trainable_parameters(replica).items():
+        yield name, parameters[name].detach().to(parameter).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _gather(model: nn.Module, replica: Replica, layer_of: Mapping[str, str], tolerances: Tolerances) -> Evidence:
     generator = torch.Generator().manual_seed(0)
     replica.perturb_inputs(generator)
-    # NaN becomes zero, and zeros are replaced by small numbers
-    own = {name: tensor.detach().nan_to_num(0.0, 0.0, 0.0) for name, tensor in trainable_parameters(replica).items()}
-    point = point_near(replica, own, generator) or point_at(replica, own)
+    point = point_near(replica, _own_weights(model, replica), generator)
+    point = point or point_at(replica, dict(_own_weights(model, replica)))
     if point is None:
         raise ModelError(
             "The gradients of the model are not finite, at its own weights and near them, so no law can be checked. "
             "Give weights and inputs for which the forward and backward pass are finite."
         )
     masks, unsearched = find_without_effect(replica, point, layer_of, generator)
-    unreached = tuple(name for name in own if name not in point.gradients)
+    unreached = tuple(name for name in trainable_parameters(replica) if name not in point.gradients)
     return Evidence(replica, tolerances, point, unreached, masks, unsearched)
 
 
@@ -110,15 +117,16 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     replica, tolerances = evidence.replica, evidence.tolerances
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     laws = Laws(candidates, evidence.point.weights)
-    points = [evidence.point]
-    measured = _residuals(laws, evidence.point)[None]
-    for point in distant_points(replica, evidence.point, _POINTS):
-        points.append(point)
-        measured = torch.cat([measured, _residuals(laws, point)[None]])
+    measured = _residuals(laws, replica, evidence.point)[None]
+    for found in map(partial(_residuals, laws, replica), distant_points(replica, evidence.point, _POINTS)):
+        measured = torch.cat([measured, found[None]])
         is_known = measured.isfinite()
         if bool((~exact | (is_known.any(0) & (~is_known | (measured <= tolerances.residual)).all(0))).all()):
             break
     suspects = (exact & (measured.nan_to_num() > tolerances.rounding).any(0)).nonzero().flatten().tolist()
+    # the same points once more: to keep the weights and gradients of all of them takes memory
+    again = islice(distant_points(replica, evidence.point, _POINTS), len(measured) - 1)
+    points = chain([evidence.point], again) if suspects else ()
     violations = find_violations(candidates, suspects, replica, points, tolerances.change)
     median = -(-measured).nanmedian(0).values  # of an even number, the larger of the two in the middle
     residuals = torch.where(exact, median, measured[0])
@@ -141,8 +149,9 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     return kept, failed + [Exclusion(f"{count} entries of {layer}", reason) for layer, count in unreached.items()]
 
 
-def _residuals(laws: Laws, point: Point) -> Tensor:
-    return laws.residual(point.gradients, point.weights).cpu()
+def _residuals(laws: Laws, replica: Replica, point: Point) -> Tensor:
+    """The residuals at a point that the replica is at."""
+    return laws.residual(point.gradients, replica.parameters).cpu()
 
 
 def _smallest_residuals(residuals: Tensor) -> Tensor:
@@ -155,9 +164,11 @@ def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     replica, weights, measured = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
-        for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, _POINTS)):
-            measured += [_residuals(laws, point)] if point else []
-            if measured and bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
+        own = filter(None, [point_at(replica, weights)])
+        points = chain(own, distant_points(replica, evidence.point, _POINTS))
+        for found in map(partial(_residuals, laws, replica), points):
+            measured.append(found)
+            if bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
                 break
     if not measured:
         return torch.full((len(laws),), math.nan, dtype=torch.float64)
@@ -204,7 +215,9 @@ def find_violations(
     remaining, found, generator = list(suspects), dict[int, float](), torch.Generator().manual_seed(2)
     passes = _MOST_PASSES
     for point in points:
-        groups = [remaining] if remaining else []
+        if not remaining:
+            break
+        groups = [remaining]
         while groups:
             check_time()
             group = groups.pop()
@@ -217,34 +230,24 @@ def find_violations(
             else:
                 groups += [group[: len(group) // 2], group[len(group) // 2 :]]
         remaining = [number for number in remaining if number not in found]
+        del point  # before the next is computed
     return found
 
 
 def _gradient_changes(laws: Sequence[Law], replica: Replica, point: Point, generator: torch.Generator) -> list[float]:
     """Change of each law's gradients after a random large step along all of these laws at once."""
-    powers = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in point.weights.items()}
-    for law in laws:
-        denominator = math.lcm(*(term.exponent.denominator for term in law.terms))
-        step = _POWERS[int(torch.randint(len(_POWERS), (), generator=generator))] * denominator
-        for term in law.terms:
-            powers[term.parameter][_index_of(term)] += step * float(term.exponent)
-    factors: Tensors = {name: (2.0**power).to(point.weights[name]) for name, power in powers.items()}
-    set_weights(replica, {name: weight * factors[name] for name, weight in point.weights.items()})
+    table = Laws(laws, replica.parameters)
+    denominators = [math.lcm(*(term.exponent.denominator for term in law.terms)) for law in laws]
+    powers = torch.tensor(_POWERS)[torch.randint(len(_POWERS), (len(laws),), generator=generator)]
+    factors = table.rescaling((powers * torch.tensor(denominators)).double())
+    moved_weights = ((name, math.prod(factors.get(name, ()), start=weight)) for name, weight in point.weights.items())
+    set_weights(replica, moved_weights)
     moved = seeded_gradients(replica, point.seed)
-    return [max(_term_change(term, point.gradients, moved, factors) for term in law.terms) for law in laws]
-
-
-def _term_change(term: Term, before: Tensors, after: Tensors, factors: Tensors) -> float:
-    index, name = _index_of(term), term.parameter
-    old = before[name][index]
-    new = after[name][index] * factors[name][index] if name in after else torch.zeros_like(old)
-    size = float(old.abs().max()) if old.numel() else 0.0
-    difference = float((new - old).abs().max()) if old.numel() else 0.0
-    return difference / size if size else math.inf if difference else 0.0
-
-
-def _index_of(term: Term) -> tuple[Any, ...]:
-    index: list[Any] = [slice(None)] * len(term.shape)
-    for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=True):
-        index[axis] = torch.tensor(positions)
-    return tuple(index)
+    for name, old in point.gradients.items():
+        new = moved.setdefault(name, torch.zeros_like(old))
+        for factor in factors.get(name, ()):
+            new *= factor
+        new -= old
+    change, size = table.largest_in_terms(moved), table.largest_in_terms(point.gradients)
+    relative = torch.where(size > 0, change / size, torch.where(change == 0, 0.0, math.inf)).nan_to_num(math.inf)
+    return [float(part.max()) for part in relative.cpu().split([len(law.terms) for law in laws])]

@@ -17,7 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatdiag.laws.label import ZERO_EXPONENT, Label, distinct_slices, merge_terms
+from gatdiag.laws.bindings import Bindings
+from gatdiag.laws.label import ZERO_EXPONENT, Label, merge_terms
+from gatdiag.laws.reserved import Reserved
+from gatdiag.laws.slices import deduplicate_slices, distinct_rows, expand_slices, first_slices, independent_axes
 
 _ONE = Fraction(1)
 _MANY = 4096  # entries above which looking for equal slices pays
@@ -69,39 +72,6 @@ class Choice:
     count: int
 
 
-def distinct_rows(table: Tensor) -> Tensor:
-    """Distinct rows of a table in ascending order: a faster `unique(dim=0)`."""
-    keys = torch.zeros(len(table), dtype=torch.int64)
-    for column in table.unbind(1):
-        values, places = column.unique(return_inverse=True)
-        _, keys = (keys * len(values) + places).unique(return_inverse=True)
-    count = int(keys.max()) + 1 if len(table) else 0
-    return torch.empty(count, table.shape[1], dtype=table.dtype).index_copy_(0, keys, table)
-
-
-def _deduplicate_slices(label: Label) -> tuple[Label, list[tuple[int, Tensor]]]:
-    """Keep one of several equal slices along every axis; also return (axis, kind of each slice) to undo it."""
-    kinds = []
-    label = label.with_ndim(label.ndim)
-    for axis, length in enumerate(label.shape):
-        if length > 1 and (found := distinct_slices(label.arrays, axis)) is not None:
-            first, kind = found
-            label = label.map(partial(_take, axis=axis, positions=first))
-            kinds.append((axis, kind))
-    return label, kinds
-
-
-def _take(array: Tensor, axis: int, positions: Tensor) -> Tensor:
-    return array if array.shape[axis] == 1 else array.index_select(axis, positions)
-
-
-def _expand_slices(array: Tensor, kinds: Iterable[tuple[int, Tensor]]) -> Tensor:
-    """Undo `_deduplicate_slices` for an array made from its label."""
-    for axis, kind in kinds:
-        array = _take(array, axis, kind)
-    return array
-
-
 def _is_chosen(ids: Tensor, choice: Choice) -> Tensor:
     return (ids >= choice.start) & (ids < choice.start + choice.count)
 
@@ -110,12 +80,11 @@ class Exponents:
     """Unknowns, bindings and equations, filled while a forward pass is traced."""
 
     def __init__(self) -> None:
-        self._plus = torch.zeros(1024, dtype=torch.int64)
-        self._minus = torch.zeros(1024, dtype=torch.int64)
-        self._is_bound = torch.zeros(1024, dtype=torch.bool)
-        self._marks = torch.zeros(1024, dtype=torch.bool)  # all false between uses
+        self._bindings = Bindings()
         self._size = 1
+        self._reserved: dict[int, Reserved] = {}
         self.blocks = [Block(ZERO_EXPONENT, 1, None, False)]  # in order of creation
+        self._starts = [ZERO_EXPONENT]
         self.equations: list[Equations] = []  # those that bound no unknown
         self.approximations: list[Equations] = []  # those that hold only up to an epsilon of the model
         self.cause = ""  # the operation and module that are running, set by the tracer
@@ -128,24 +97,56 @@ class Exponents:
 
     def new_unknowns(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
         """Create one unknown per entry of `shape`."""
-        count = int(torch.Size(shape).numel())
-        while self._size + count > len(self._plus):
-            tables = (self._plus, self._minus, self._is_bound, self._marks)
-            self._plus, self._minus, self._is_bound, self._marks = (
-                torch.cat([table, torch.zeros_like(table)]) for table in tables
-            )
-        ids = torch.arange(self._size, self._size + count)
-        self._plus[ids] = ids
-        self.blocks.append(Block(self._size, count, parameter, is_entry))
+        start = self._add_block(shape, parameter, is_entry=is_entry)
+        return torch.arange(start, self._size).reshape(torch.Size(shape))
+
+    def reserve_entries(self, shape: Sequence[int], parameter: str) -> Tensor:
+        """As `new_unknowns` for a parameter's entries, with ids that are not written down until a rule needs them."""
+        if 0 in shape:
+            return self.new_unknowns(shape, parameter, is_entry=True)
+        reserved = Reserved(self._add_block(shape, parameter, is_entry=True), torch.Size(shape))
+        self._reserved[reserved.key_of(reserved.ids)] = reserved
+        return reserved.ids
+
+    def _add_block(self, shape: Sequence[int], parameter: str | None, *, is_entry: bool) -> int:
+        start, count = self._size, int(torch.Size(shape).numel())
+        self.blocks.append(Block(start, count, parameter, is_entry))
+        self._starts.append(start)
         self._size += count
-        return ids.reshape(torch.Size(shape))
+        self._bindings.extend(self._size)
+        return start
+
+    def open(self, label: Label) -> Label:
+        """The label without tensors that stand for reserved unknowns."""
+        if not any(ids.is_meta for _, ids in label.terms):
+            return label
+        terms: list[tuple[Fraction, Tensor]] = []
+        for coefficient, ids in label.terms:
+            whole = self._reservation(ids).label_of(ids) if ids.is_meta else Label(((_ONE, ids),))
+            terms += (whole * coefficient).terms
+        return Label(tuple(terms), label.zeros)
+
+    def knows_reserved(self, label: Label) -> bool:
+        """Whether the tensors that stand for reserved unknowns in a label are views of the original ones."""
+        return all(Reserved.key_of(ids) in self._reserved for _, ids in label.terms if ids.is_meta)
+
+    def _reservation(self, ids: Tensor) -> Reserved:
+        return self._reserved[Reserved.key_of(ids)]
+
+    def _can_bind_reserved(self, label: Label) -> bool:
+        """Whether a label has one term of reserved unknowns, to which an equation could bind all entries at once."""
+        reserved = [ids for _, ids in label.terms if ids.is_meta]
+        return len(reserved) == 1 and label.zeros is None and self._reservation(reserved[0]).can_bind(reserved[0])
 
     def block_of(self, unknown: int) -> Block:
         """The block that an unknown was created in."""
-        return self.blocks[bisect_right(self.blocks, unknown, key=lambda block: block.start) - 1]
+        return self.blocks[bisect_right(self._starts, unknown) - 1]
 
     def resolve(self, label: Label) -> Label:
         """Write a label in unbound unknowns only, with equal terms added up."""
+        return self._resolve_but_reserved(self.open(label))
+
+    def _resolve_but_reserved(self, label: Label) -> Label:
         label = Label(merge_terms(label.terms), label.zeros)
         while len(expanded := self._substitute_bound(label)) > len(label.terms):
             label = Label(merge_terms(expanded), label.zeros)
@@ -154,10 +155,8 @@ class Exponents:
     def _substitute_bound(self, label: Label) -> list[tuple[Fraction, Tensor]]:
         expanded: list[tuple[Fraction, Tensor]] = []
         for coefficient, ids in label.terms:
-            if bool(self._is_bound.take(ids).any()):
-                expanded += [(coefficient, self._plus.take(ids)), (-coefficient, self._minus.take(ids))]
-            else:
-                expanded.append((coefficient, ids))
+            found = None if ids.is_meta else self._bindings.substitute(ids)
+            expanded += [(coefficient, ids)] if found is None else zip((coefficient, -coefficient), found, strict=True)
         return expanded
 
     def collapse(self, label: Label) -> Tensor:
@@ -171,11 +170,11 @@ class Exponents:
             return label.terms[0][1]
         if any(coefficient.denominator != 1 for coefficient, _ in label.terms):
             label = self.resolve_mixtures(label).drop_zero_mask()
-            small, kinds = _deduplicate_slices(label)
+            small, kinds = deduplicate_slices(label)
             total = self.new_unknowns(small.shape)
             whole = Label(((-_ONE, total), *small.terms))
             self.equations.append(Equations(whole.coefficients, self._rows(whole), self.cause))
-            return _expand_slices(total, kinds)
+            return expand_slices(total, kinds)
         terms = sorted(label.terms, key=lambda term: -term[0])
         arrays = [(coefficient > 0, ids) for coefficient, ids in terms for _ in range(abs(int(coefficient)))]
         total = arrays.pop(0)[1] if arrays[0][0] else torch.full((1,) * label.ndim, ZERO_EXPONENT)
@@ -190,15 +189,10 @@ class Exponents:
 
     def _new_difference(self, plus: Tensor, minus: Tensor) -> Tensor:
         """New unknowns bound to plus - minus, no more than there are distinct slices along each axis."""
-        small, kinds = _deduplicate_slices(Label(((_ONE, plus), (-_ONE, minus))))
+        small, kinds = deduplicate_slices(Label(((_ONE, plus), (-_ONE, minus))))
         total = self.new_unknowns(small.shape)
-        self._bind(total, small.terms[0][1], small.terms[1][1])
-        return _expand_slices(total, kinds)
-
-    def _bind(self, ids: Tensor, plus: Tensor, minus: Tensor) -> None:
-        self._plus[ids] = plus.expand(ids.shape)
-        self._minus[ids] = minus.expand(ids.shape)
-        self._is_bound[ids] = True
+        self._bindings.bind(total, small.terms[0][1], small.terms[1][1])
+        return expand_slices(total, kinds)
 
     def _bind_to_label(self, ids: Tensor, label: Label) -> None:
         label = label.with_ndim(ids.ndim)
@@ -206,21 +200,25 @@ class Exponents:
         signs = sorted(label.coefficients, reverse=True)
         if signs in ([], [1], [-1], [1, -1]):
             arrays = {int(coefficient): array for coefficient, array in label.terms}
-            self._bind(ids, arrays.get(1, zero), arrays.get(-1, zero))
+            self._bindings.bind(ids, arrays.get(1, zero), arrays.get(-1, zero))
         else:
-            self._bind(ids, self.collapse(label), zero)
+            self._bindings.bind(ids, self.collapse(label), zero)
 
     def require_zero(self, label: Label) -> None:
         """Require the exponent of every entry to be zero (entries that are zeros fit every exponent)."""
+        if len(label.terms) == 1 and self._can_bind_reserved(label):
+            ids = label.terms[0][1]
+            self._reservation(ids).bind(ids, Label())
+            return
         label = self.resolve_mixtures(self.resolve(label))
         if not label.terms or label.is_all_zeros:
             return
         self.demands += 1
         if len(label.terms) == 1:
             self._required_zero.append((self.cause, label.terms[0][1].unique()))
-        rows = self._rows(label)
+        rows = self._spanning_rows(label)
         column = self._choose_column(label.coefficients, rows)
-        if column is not None:
+        if column is not None and len(independent_axes(label)) < 2:  # else each unknown is in several rows
             rows = self._bind_rows(label.coefficients, rows, column)
         if len(rows):
             self.equations.append(Equations(label.coefficients, rows, self.cause))
@@ -229,13 +227,25 @@ class Exponents:
         """Require the exponent to be zero unless a small epsilon is neglected: laws that violate it are approximate."""
         label = self._expand_choices(self._expand_mixtures(self.resolve(label)))
         if label.terms and not label.is_all_zeros:
-            self.approximations.append(Equations(label.coefficients, self._rows(label)))
+            self.approximations.append(Equations(label.coefficients, self._spanning_rows(label)))
+
+    def _spanning_rows(self, label: Label) -> Tensor:
+        """Rows that span all rows of a label.
+
+        If a_i + b_j = 0 is required of all i and j, those with i = 0 or j = 0 imply the others.
+        """
+        label = label.with_ndim(label.ndim)
+        groups = independent_axes(label)
+        if len(groups) < 2:
+            return self._rows(label)
+        others = [[axis for group in groups for axis in group if group is not kept] for kept in groups]
+        return distinct_rows(torch.cat([self._rows(label.map(partial(first_slices, axes=axes))) for axes in others]))
 
     @staticmethod
     def _rows(label: Label) -> Tensor:
         """Distinct rows (one id per term) over all entries of a label, in ascending order."""
         if label.shape.numel() > _MANY:
-            label, _ = _deduplicate_slices(label)
+            label, _ = deduplicate_slices(label)
         columns = [ids.expand(label.shape).flatten() for _, ids in label.terms]
         rows = torch.stack(columns, dim=1)
         if label.zeros is not None:
@@ -259,7 +269,7 @@ class Exponents:
         target = rows[:, column]
         others = [position for position in range(rows.shape[1]) if position != column]
         _, inverse, counts = target.unique(return_inverse=True, return_counts=True)
-        free = (counts[inverse] == 1) & (target != ZERO_EXPONENT) & ~self._isin(target, [rows[:, others]])
+        free = (counts[inverse] == 1) & (target != ZERO_EXPONENT) & ~self._bindings.isin(target, [rows[:, others]])
         sign = -1 / coefficients[column]
         terms = tuple((coefficients[position] * sign, rows[free, position]) for position in others)
         self._bind_to_label(target[free], self.resolve(Label(terms)))
@@ -278,23 +288,27 @@ class Exponents:
 
     def require_uniform(self, label: Label, axes: Iterable[int]) -> Label:
         """Require one exponent along each axis, as a sum over it does; the axes are kept with length one."""
-        label, axes = self.resolve(label), list(axes)
+        label = label if self._can_bind_reserved(label) else self.open(label)
+        label, axes = self._resolve_but_reserved(label), list(axes)
         if label.is_all_zeros:
             return Label((), torch.ones((1,) * label.ndim, dtype=torch.bool))
         axes = [axis for axis in axes if label.changes_along([axis])]
         if not axes:
             return label
-        label, kinds = _deduplicate_slices(label) if label.shape.numel() > _MANY else (label, [])
+        label, kinds = deduplicate_slices(label) if label.shape.numel() > _MANY else (label, [])
         for axis in axes:
             if label.changes_along([axis]):
                 label = self._require_uniform_along(label, axis)
-        return label.map(lambda array: _expand_slices(array, kinds)) if kinds else label
+        return label.map(lambda array: expand_slices(array, kinds)) if kinds else label
 
     def _require_uniform_along(self, label: Label, axis: int) -> Label:
         if label.zeros is not None and label.zeros.shape[axis] > 1:
             return self._require_uniform_beside_zeros(label, label.zeros, axis)
         label = self._resolve_mixtures_along(label, axis)
         target = self._choose_term(label, axis)
+        if target is not None and not label.terms[target][1].is_meta:
+            label = self.resolve(label)
+            target = self._choose_term(label, axis)
         if target is not None:
             self._solve_for_term(label, target, axis)
             label = self.resolve(label)
@@ -341,12 +355,12 @@ class Exponents:
             shape: One entry per exponent.
             other: Of the factor that it multiplies.
         """
-        blocks = [self.block_of(int(ids.max())) for _, ids in self.resolve(other).terms]
+        blocks = [self.block_of(self._last(ids)) for _, ids in self.resolve(other).terms]
         self.times_zeros |= {block.parameter for block in blocks if block.parameter}
         return Label(((_ONE, self.new_unknowns(shape)),))
 
     def _choices_in(self, label: Label) -> list[Choice]:
-        arrays = [ids for _, ids in label.terms]
+        arrays = [ids for _, ids in label.terms if not ids.is_meta]
         return [choice for choice in self._choices if any(bool(_is_chosen(ids, choice).any()) for ids in arrays)]
 
     def _resolve_choices(self, label: Label) -> Label:
@@ -382,10 +396,11 @@ class Exponents:
         return Label(tuple(terms))
 
     def _mixtures_in(self, label: Label) -> list[int]:
-        if not self._mixtures or not label.terms:
+        terms = [ids for _, ids in label.terms if not ids.is_meta]
+        if not self._mixtures or not terms:
             return []
         known = [torch.tensor(list(self._mixtures))]
-        return sorted({int(unknown) for _, ids in label.terms for unknown in ids[self._isin(ids, known)].unique()})
+        return sorted({int(unknown) for ids in terms for unknown in ids[self._bindings.isin(ids, known)].unique()})
 
     def resolve_mixtures(self, label: Label, *, only_large: bool = False) -> Label:
         """Require the summands of each mixture in a label to scale alike; `only_large`: of those with many entries.
@@ -403,8 +418,8 @@ class Exponents:
     def _resolve_mixtures_along(self, label: Label, axis: int) -> Label:
         varying = Label(tuple(term for term in label.terms if term[1].shape[axis] > 1))
         if self._mixtures_in(varying) or self._choices_in(varying):
-            self.resolve_mixtures(varying)
-        return self.resolve(label)
+            self.resolve_mixtures(Label(tuple(term for term in varying.terms if not term[1].is_meta)))
+        return self._resolve_but_reserved(label)
 
     def _expand_mixtures(self, label: Label) -> Label:
         """Replace each mixture by the label of its summands, along a new last axis."""
@@ -454,28 +469,24 @@ class Exponents:
     def _choose_term(self, label: Label, axis: int) -> int | None:
         """The term to solve for when the label must not change along the axis: the largest, parameters first."""
         candidates = [
-            (ids.numel(), self._is_entry(int(ids.max())), int(ids.max()), position)
+            (ids.numel(), self._is_entry(self._last(ids)), self._last(ids), position)
             for position, (coefficient, ids) in enumerate(label.terms)
             if ids.shape[axis] != 1 and abs(coefficient) == 1 and self._is_solvable(label, position)
         ]
         return max(candidates)[-1] if candidates else None
 
+    def _last(self, ids: Tensor) -> int:
+        """The latest unknown of a term."""
+        return self._reservation(ids).last if ids.is_meta else int(ids.max())
+
     def _is_solvable(self, label: Label, position: int) -> bool:
+        if label.terms[position][1].is_meta:
+            return self._can_bind_reserved(label)
         ids = label.terms[position][1].flatten()
-        rest = [array for other, (_, array) in enumerate(label.terms) if other != position]
+        rest = [array for other, (_, array) in enumerate(label.terms) if other != position and not array.is_meta]
         if bool((ids == ZERO_EXPONENT).any()) or not (bool((ids.diff() > 0).all()) or len(ids.unique()) == len(ids)):
             return False
-        return not bool(self._isin(ids, rest).any())
-
-    def _isin(self, ids: Tensor, others: Iterable[Tensor]) -> Tensor:
-        """As `torch.isin`, in linear time."""
-        arrays = [array.flatten() for array in others]
-        for array in arrays:
-            self._marks.index_fill_(0, array, True)
-        found = self._marks.take(ids)
-        for array in arrays:
-            self._marks.index_fill_(0, array, False)
-        return found
+        return not bool(self._bindings.isin(ids, rest).any())
 
     def _solve_for_term(self, label: Label, position: int, axis: int) -> None:
         """Bind the ids of one term so that the label no longer changes along the axis."""
@@ -483,7 +494,7 @@ class Exponents:
         coefficient, ids = label.terms[position]
         shape = list(ids.shape)
         shape[axis] = 1
-        parameter = self.block_of(int(ids.flatten()[0])).parameter
+        parameter = self.block_of(self._last(ids)).parameter
         total = self.new_unknowns(shape, parameter)
         rest = [term for other, term in enumerate(label.terms) if other != position and term[1].shape[axis] > 1]
 
@@ -494,24 +505,38 @@ class Exponents:
             return array
 
         others = Label(tuple((-other / coefficient, fit(array)) for other, array in rest))
-        self._bind_to_label(ids, self.resolve(Label(((_ONE, total), *others.terms))))
+        whole = self.resolve(Label(((_ONE, total), *others.terms)))
+        if ids.is_meta:
+            self._reservation(ids).bind(ids, whole)
+        else:
+            self._bind_to_label(ids, whole)
 
     def bind_table(self, label: Label) -> Label:
         """Bind the entries of a table (rows x columns) to (unknown of the column) - (unknown of the row)."""
-        label = self.resolve(label)
+        label = label if self._can_bind_reserved(label) else self.resolve(label)
         if len(label.terms) == 1 and label.terms[0][0] == 1 and self._is_solvable(label, 0):
             ids = label.terms[0][1]
             rows = self.new_unknowns((ids.shape[0], 1))
             rows[0] = ZERO_EXPONENT
-            self._bind(ids, self.new_unknowns((1, ids.shape[1]), self.block_of(int(ids[0, 0])).parameter), rows)
+            columns = self.new_unknowns((1, ids.shape[1]), self.block_of(self._last(ids)).parameter)
+            if ids.is_meta:
+                self._reservation(ids).bind(ids, Label(((_ONE, columns), (-_ONE, rows))))
+            else:
+                self._bindings.bind(ids, columns, rows)
         return self.resolve(label)
 
-    def complete(self, ids: Tensor) -> None:
+    def complete(self, parameter: Tensor) -> None:
         """Give slices of a parameter that nothing was required of the exponents of the others, if these agree.
 
         A longer sequence reads more rows of a table of positions. They have no gradient now, so any exponents fit them.
+
+        Args:
+            parameter: What `reserve_entries` returned for it.
         """
-        is_free = ~self._used().take(ids)
+        ids = self._reservation(parameter).entries if parameter.numel() else None
+        if ids is None:
+            return
+        is_free = ~self._is_mentioned(ids)
         for axis in range(ids.ndim):
             lines = is_free.movedim(axis, 0).flatten(1) if ids.ndim > 1 else is_free.unsqueeze(1)
             free, used = lines.all(1).nonzero().flatten(), (~lines).all(1).nonzero().flatten()
@@ -521,16 +546,14 @@ class Exponents:
                     self._bind_to_label(ids.index_select(axis, free), label)
                     return
 
-    def _used(self) -> Tensor:
+    def _is_mentioned(self, ids: Tensor) -> Tensor:
         """Mask of the unknowns that something was required of."""
-        used = self._is_bound.clone()
-        arrays = [self._plus[self._is_bound], self._minus[self._is_bound], *(ids for _, ids in self._required_zero)]
+        labels = [mixture.label for mixture in self._mixtures.values()] + [choice.label for choice in self._choices]
+        labels += [held.label for held in self._reserved.values() if held.label is not None and held.entries is None]
+        arrays = [array for label in labels for _, array in label.terms]
         arrays += [equation.ids for equation in (*self.equations, *self.approximations)]
-        held = [mixture.label for mixture in self._mixtures.values()] + [choice.label for choice in self._choices]
-        arrays += [ids for label in held for _, ids in label.terms]
-        for ids in arrays:
-            used[ids.flatten()] = True
-        return used
+        arrays += [array for _, array in self._required_zero]
+        return self._bindings.mentions(ids) | self._bindings.isin(ids, arrays)
 
     def zero_causes(self) -> dict[int, str]:
         """Unknown -> the operation that required it to be zero, of those that one did."""
@@ -547,8 +570,9 @@ class Exponents:
             current = waiting.pop()
             if current in zero_causes:
                 return zero_causes[current]
-            if current not in seen and int(self._plus[current]) != current:
-                waiting += [int(self._minus[current]), int(self._plus[current])]
+            found = self._bindings.substitute(torch.tensor(current))
+            if current not in seen and found is not None:
+                waiting += [int(other) for other in reversed(found)]
             seen.add(current)
         return None
 

@@ -111,6 +111,7 @@ def find_laws_with_structure(
             laws, is_certain = _find_on_inputs(structure, user, part, replica)
             if is_certain:
                 return laws
+    del replica  # to save memory
     return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
 
 
@@ -183,7 +184,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     labels: dict[str, Label] = {}
     for name in (*evidence.point.weights, *evidence.unreached):
         mask = evidence.no_effect.get(name)
-        ids = exponents.new_unknowns(replica.parameters[name].shape, name, is_entry=True)
+        ids = exponents.reserve_entries(replica.parameters[name].shape, name)
         labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
 
     def trace_call(call: Caller) -> Trace:

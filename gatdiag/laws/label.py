@@ -116,12 +116,14 @@ def shrink(array: Tensor) -> Tensor:
     for axis in range(array.ndim):
         if array.shape[axis] > 1 and not _changes_along(array, axis):
             array = array.narrow(axis, 0, 1)
-    return array.contiguous()
+    return array if array.is_meta else array.contiguous()
 
 
 def _changes_along(array: Tensor, axis: int) -> bool:
     if array.stride(axis) == 0:
         return False
+    if array.is_meta:  # reserved unknowns: all differ
+        return True
     first, last = array.narrow(axis, 0, 1), array.narrow(axis, -1, 1)  # most that change differ at their ends
     return not torch.equal(first, last) or not bool((array == first).all())
 
@@ -161,10 +163,13 @@ def merge_terms(terms: Iterable[tuple[Fraction, Tensor]]) -> tuple[tuple[Fractio
     kept: list[tuple[Fraction, Tensor]] = []
     for coefficient, raw in terms:
         ids = shrink(raw)
+        if ids.is_meta:
+            kept.append((coefficient, ids))
+            continue
         if ids.numel() and not bool((ids != ZERO_EXPONENT).any()):
             continue
         for position, (other, array) in enumerate(kept):
-            if array.shape == ids.shape and torch.equal(array, ids):
+            if array.shape == ids.shape and not array.is_meta and torch.equal(array, ids):
                 kept[position] = (other + coefficient, ids)
                 break
         else:

@@ -1,14 +1,9 @@
-"""The laws of a model, with their values: delta from gradients, c from weights.
-
-A weight's exponents are (row) - (column), so sum_k e_k T_k over its entries needs only the row sums and the column
-sums of T. Parameters of one shape are stacked and summed together: the number of kernels depends on the number of
-shapes, not on that of layers or neurons.
-"""
+"""The laws of a model, with their values: delta from gradients, c from weights."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import mul
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -17,103 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
-from gatdiag.law import Exclusion, Law
+from gatdiag.law import Exclusion, Law, Term
 from gatdiag.laws.prediction import Update, predict_updates
-
-Tensors = Mapping[str, Tensor]
-Axes = tuple[int, ...]
-
-
-class Sums:
-    """Partial sums of parameters as one vector, whose layout is fixed and which takes a few kernels to compute.
-
-    A complex entry counts as two real ones, as in torch's gradients and optimizers.
-
-    Args:
-        wanted: Pairs (name of a parameter, axes to keep): (0,) gives row sums, (1,) column sums, all axes the entries
-            themselves.
-        templates: Name -> parameter, for shapes, devices and dtypes.
-
-    Attributes:
-        start: (name, axes) -> position of the first of these sums in the vector.
-    """
-
-    def __init__(self, wanted: Iterable[tuple[str, Axes]], templates: Tensors) -> None:
-        self._templates: dict[str, Tensor] = {}
-        groups: dict[tuple[object, ...], tuple[dict[str, None], set[Axes]]] = defaultdict(lambda: ({}, set()))
-        for name, axes in wanted:
-            tensor = self._templates[name] = templates[name]
-            names, patterns = groups[tuple(tensor.shape), tensor.dtype, tensor.device]
-            names[name] = None
-            patterns.add(axes)
-        self._groups = [(list(alike), sorted(every)) for alike, every in groups.values()]
-        self.start: dict[tuple[str, Axes], int] = {}
-        position = 0
-        for alike, every in self._groups:
-            for axes in every:
-                for name in alike:
-                    self.start[name, axes] = position
-                    position += math.prod(templates[name].shape[axis] for axis in axes)
-
-    def products(
-        self, factors: Sequence[Tensors], wanted: Sequence[Sequence[int]], *, absolute: bool = False
-    ) -> list[Tensor]:
-        """Vectors of sums of elementwise products, in float64.
-
-        Args:
-            factors: Name -> tensor, a missing one counting as zeros. All may have one more axis in front, for several
-                points; so have the vectors, then.
-            wanted: For each vector, the positions of its factors.
-            absolute: Whether to sum absolute values.
-        """
-        points = next((self._leading_axes(name, tensor) for factor in factors for name, tensor in factor.items()), ())
-        pieces: list[list[Tensor]] = [[] for _ in wanted]
-        for alike, every in self._groups:
-            stacked = [self._stack(alike, factor, points) for factor in factors]
-            stacked = [factor.abs() for factor in stacked] if absolute else stacked
-            before = len(points) + 1
-            for found, positions in zip(pieces, wanted, strict=True):
-                for axes in every:
-                    kept = [*range(before), *(before + axis for axis in axes)]
-                    sums = _sum_products([stacked[position] for position in positions], kept)
-                    found.append(sums.flatten(len(points)))
-        return [_concatenate(found, points) for found in pieces]
-
-    def _leading_axes(self, name: str, tensor: Tensor) -> tuple[int, ...]:
-        """Shape of the axes in front of a parameter's own."""
-        return tuple(tensor.shape[: tensor.dim() - self._templates[name].dim()]) if name in self._templates else ()
-
-    def _stack(self, names: Sequence[str], factor: Tensors, points: tuple[int, ...]) -> Tensor:
-        tensors = [
-            factor[name].detach() if name in factor else self._templates[name].new_zeros(()).expand(shape)
-            for name in names
-            for shape in [(*points, *self._templates[name].shape)]
-        ]
-        tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
-        axis = len(points)
-        stacked = tensors[0].unsqueeze(axis) if len(tensors) == 1 else torch.stack(tensors, axis)
-        stacked = torch.view_as_real(stacked) if stacked.is_complex() else stacked
-        return stacked if stacked.dtype in (torch.float32, torch.float64) else stacked.to(torch.float64)
-
-
-def _sum_products(factors: Sequence[Tensor], kept: list[int]) -> Tensor:
-    """Sums of products over all axes but `kept`, in float64; on the CPU without a float64 copy of the factors."""
-    axes = [*range(factors[0].dim())]
-    if not factors[0].is_cpu:
-        return torch.einsum(*(item for factor in factors for item in (factor.double(), axes)), kept)
-    operands = [item for factor in factors for item in (factor.numpy(), axes)]
-    return torch.from_numpy(np.asarray(np.einsum(*operands, kept, dtype=np.float64, casting="unsafe"), np.float64))
-
-
-def _concatenate(pieces: list[Tensor], points: tuple[int, ...]) -> Tensor:
-    if not pieces:
-        return torch.zeros(*points, 0, dtype=torch.float64)
-    return torch.cat([piece.to(pieces[0].device) for piece in pieces], len(points))
-
-
-def _strides(axes: Axes, tensor: Tensor) -> list[int]:
-    lengths = [tensor.shape[axis] for axis in axes]
-    return [math.prod(lengths[at + 1 :]) for at in range(len(lengths))]
+from gatdiag.laws.sums import Axes, Sums, Tensors
 
 
 class Laws:
@@ -133,28 +34,38 @@ class Laws:
         self._laws = tuple(laws)
         self.parameters = dict(parameters)
         self.excluded = tuple(excluded)
-        terms = [(number, term) for number, law in enumerate(self._laws) for term in law.terms]
-        self._sums = Sums(dict.fromkeys((term.parameter, term.axes) for _, term in terms), self.parameters)
-        self.names = tuple(dict.fromkeys(term.parameter for _, term in terms))
+        terms = [term for law in self._laws for term in law.terms]
+        self._sums = Sums(dict.fromkeys((term.parameter, term.axes) for term in terms), self.parameters)
+        self.names = tuple(dict.fromkeys(term.parameter for term in terms))
         position = {name: at for at, name in enumerate(self.names)}
-        numbers, slots, exponents, owners = [], [], [], []
-        layout = {key: (start, _strides(key[1], parameters[key[0]])) for key, start in self._sums.start.items()}
-        for number, term in terms:
-            start, strides = layout[term.parameter, term.axes]
-            slots += [start + sum(map(mul, index, strides)) for index in term.indices]
-            numbers += [number] * len(term.indices)
-            owners += [position[term.parameter]] * len(term.indices)
-            exponents += [float(term.exponent)] * len(term.indices)
         device = next((tensor.device for tensor in self.parameters.values()), torch.device("cpu"))
-        # for each entry of a law: the law, its position among the sums, its exponent, its parameter
-        self._law = torch.tensor(numbers, dtype=torch.int64, device=device)
-        self._slot = torch.tensor(slots, dtype=torch.int64, device=device)
-        self._exponent = torch.tensor(exponents, dtype=torch.float64, device=device)
-        self._owner = torch.tensor(owners, dtype=torch.int64, device=device)
+        counts = torch.tensor([len(term.indices) for term in terms], dtype=torch.int64)
+        owners = torch.tensor([position[term.parameter] for term in terms], dtype=torch.int64)
+        exponents = torch.tensor([float(term.exponent) for term in terms], dtype=torch.float64)
+        laws_of_terms = torch.arange(len(self)).repeat_interleave(_integers(len(law.terms) for law in self._laws))
+        # for each entry of a law: the term, the law, its position among the sums, its exponent, its parameter
+        self._term = torch.arange(len(terms)).repeat_interleave(counts).to(device)
+        self._law = laws_of_terms.to(device)[self._term]
+        self._slot = self._find_slots(terms, counts).to(device)
+        self._exponent = exponents.to(device)[self._term]
+        self._owner = owners.to(device)[self._term]
         # for each law: the parameter of its first term, whether it has a single entry
-        first = [position[law.terms[0].parameter] for law in self._laws]
-        self._first = torch.tensor(first, dtype=torch.int64, device=device)
+        self._first = _integers(position[law.terms[0].parameter] for law in self._laws).to(device)
         self._has_one_entry = torch.bincount(self._law, minlength=len(self)) == 1
+
+    def _find_slots(self, terms: Sequence[Term], counts: Tensor) -> Tensor:
+        """The positions among the sums of all indices of the terms."""
+        alike: dict[tuple[str, Axes], list[int]] = defaultdict(list)
+        for number, term in enumerate(terms):
+            alike[term.parameter, term.axes].append(number)
+        found, ends = torch.zeros(int(counts.sum()), dtype=torch.int64), counts.cumsum(0)
+        for key, numbers in alike.items():
+            rows = np.array(list(chain.from_iterable(terms[number].indices for number in numbers)), dtype=np.int64)
+            chosen = torch.tensor(numbers)
+            length, end = counts[chosen], ends[chosen]
+            places = (end - length.cumsum(0)).repeat_interleave(length) + torch.arange(len(rows))
+            found[places] = self._sums.find_slots(*key, torch.from_numpy(rows))
+        return found
 
     def __len__(self) -> int:
         """Number of laws."""
@@ -233,8 +144,29 @@ class Laws:
         NaN where every gradient is zero, as with a dead unit: such a point does not test the law.
         """
         gradients, weights = self._gradients(gradients), self.parameters if weights is None else weights
-        scale = self._absolute_sum(self._products(weights, gradients, absolute=True))
-        return self._weighted_sum(self._products(weights, gradients)).abs() / scale
+        sums, sizes = self._sums.products_and_sizes(weights, gradients)[:, self._slot]
+        return self._weighted_sum(sums).abs() / self._absolute_sum(sizes)
+
+    def rescaling(self, steps: Tensor) -> dict[str, list[Tensor]]:
+        """Name -> factors 2^(exponent * step of the law) of its rows, columns, ..., which broadcast against it."""
+        device = self._law.device
+        steps = steps.to(device)[self._law] * self._exponent
+        factors = 2.0 ** self._sums.new_vector().to(device).index_add_(0, self._slot, steps)
+        return {
+            name: [part.to(self.parameters[name].device) for part in self._sums.split(name, factors)]
+            for name in self.names
+        }
+
+    def largest_in_terms(self, values: Tensors) -> Tensor:
+        """The largest absolute value among the entries of each term, those of the first law first."""
+        largest = self._sums.new_vector().to(self._law.device)
+        for name in self.names:
+            for place in self._sums.split(name, largest):
+                axes = [axis for axis, length in enumerate(values[name].shape) if place.shape[axis] != length]
+                sizes = values[name].abs()
+                place.copy_(sizes.amax(axes, keepdim=True) if axes else sizes)
+        of_terms = largest.new_zeros(sum(len(law.terms) for law in self._laws))
+        return of_terms.scatter_reduce_(0, self._term, largest[self._slot], "amax")
 
     def predict(self, c: Tensor, gradients: Tensors | None, optimizer: Optimizer | Iterable[Optimizer]) -> Tensor:
         """The value of c after the optimizer's next step, assuming that delta is zero.
@@ -383,6 +315,10 @@ def _stack_rests(updates: Sequence[Mapping[str, Update]], weights: Tensors) -> d
         stacked = torch.stack([zeros if rest is None else rest for rest in rests])
         found[name] = stacked.view(weights[name].shape)
     return found
+
+
+def _integers(values: Iterable[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int64)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

@@ -55,23 +55,24 @@ def find_without_effect(
         return {}, "the model does not run in float64, without which rounding cannot be told from a gradient"
     shown = {name: torch.zeros_like(replica.parameters[name], dtype=torch.bool) for name in names}
     rounding = {name: torch.zeros_like(mask) for name, mask in shown.items()}
-    others = ({name: size * flip_signs(w, generator) for name, w in point.weights.items()} for size in _SIZES)
+    own = point.weights.items()
+    others = (((name, size * flip_signs(weight, generator)) for name, weight in own) for size in _SIZES)
     try:
-        for weights in chain([point.weights], others):
+        for weights in chain([own], others):
             suspects = [name for name in names if _is_relevant(~shown[name])]
             if not suspects:
                 break
             set_weights(replica, weights)
             with CutAtNonsmooth(generator) as cut:
-                first, *again = random_loss_gradients(replica, _PERTURBATIONS, cut.projections)
-            for name in set(suspects) & first.keys():
+                first, *again = random_loss_gradients(replica, _PERTURBATIONS, cut.projections, names=suspects)
+            for name in first:
                 exists, is_rounding = _classify(first[name], torch.stack([found[name] for found in again]))
                 shown[name] |= exists
                 rounding[name] |= is_rounding
     except (ModelError, RuntimeError) as error:
         return {}, f"the search for them among {', '.join(names)} failed with {type(error).__name__}: {error}"
     finally:
-        set_weights(replica, point.weights)
+        set_weights(replica, own)
     masks = {name: ~mask for name, mask in shown.items() if bool((~mask & rounding[name]).any())}
     return {name: mask for name, mask in masks.items() if _is_relevant(mask)}, None
 

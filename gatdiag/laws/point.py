@@ -1,6 +1,6 @@
 """Random weights of a model, and the gradients of a random loss there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,18 +20,21 @@ _LARGE = 2.0**10  # size of a loss at which clipping of gradients shows
 class Point(NamedTuple):
     """Weights, and the gradients of a random loss there, of each trainable parameter that affects the output."""
 
-    weights: Tensors
+    weights: Mapping[str, Tensor]
     gradients: Tensors
     seed: int  # of the random numbers (dropout masks) of the forward pass
 
 
-def point_at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
+def point_at(replica: Replica, weights: Mapping[str, Tensor], seed: int = 0) -> Point | None:
     """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
-    set_weights(replica, weights)
+    set_weights(replica, weights.items())
+    found = _finite_gradients(replica, seed)
+    return None if found is None else Point({name: weights[name] for name in found}, found, seed)
+
+
+def _finite_gradients(replica: Replica, seed: int) -> Tensors | None:
     found = seeded_gradients(replica, seed)
-    if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
-        return None
-    return Point({name: weights[name] for name in found}, found, seed)
+    return found if all(bool(gradient.isfinite().all()) for gradient in found.values()) else None
 
 
 def seeded_gradients(replica: Replica, seed: int) -> Tensors:
@@ -40,18 +43,48 @@ def seeded_gradients(replica: Replica, seed: int) -> Tensors:
         return random_loss_gradients(replica, size=_LARGE if seed else 1.0)[0]
 
 
-def point_near(replica: Replica, weights: Tensors, generator: torch.Generator) -> Point | None:
-    """A point near the given weights; None if its gradients are not finite."""
-    return point_at(replica, {name: _perturb(weight, generator) for name, weight in weights.items()})
+def point_near(replica: Replica, weights: Iterable[tuple[str, Tensor]], generator: torch.Generator) -> Point | None:
+    """A point near the given weights, pairs of name and tensor; None if its gradients are not finite."""
+    return point_at(replica, {name: _perturb(weight, generator) for name, weight in weights})
 
 
 def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point]:
     """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
-        moved = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
-        if point := point_at(replica, {name: flip_signs(weight, generator) for name, weight in moved.items()}, seed):
-            yield point
+        weights = _DistantWeights(replica, start, generator)
+        gradients = _finite_gradients(replica, seed)
+        points = [] if gradients is None else [Point(weights, gradients, seed)]
+        del gradients
+        while points:
+            yield points.pop()  # it is not kept while the next is computed
+
+
+class _DistantWeights(Mapping[str, Tensor]):
+    """Random weights, which a replica gets now, and which are drawn once more where they are read, to save memory."""
+
+    def __init__(self, replica: Replica, start: Point, generator: torch.Generator) -> None:
+        self._start = start
+        # of the generator, before each weight is perturbed and flipped; many small tensors would lie between large ones
+        self._states = generator.get_state().repeat(2, len(start.weights), 1)
+        for state, (name, weight) in zip(self._states[0], start.weights.items(), strict=True):
+            state.copy_(generator.get_state())
+            set_weights(replica, [(name, _perturb(weight, generator, start.gradients[name]))])
+        for state, name in zip(self._states[1], start.weights, strict=True):
+            state.copy_(generator.get_state())
+            set_weights(replica, [(name, flip_signs(replica.parameters[name].detach(), generator))])
+
+    def __getitem__(self, name: str) -> Tensor:
+        perturbing, flipping = self._states[:, list(self._start.weights).index(name)]
+        generator = torch.Generator().set_state(perturbing.clone())
+        moved = _perturb(self._start.weights[name], generator, self._start.gradients[name])
+        return flip_signs(moved, generator.set_state(flipping.clone()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._start.weights)
+
+    def __len__(self) -> int:
+        return len(self._start.weights)
 
 
 def trainable_parameters(replica: Replica) -> Tensors:
@@ -59,26 +92,29 @@ def trainable_parameters(replica: Replica) -> Tensors:
     return {name: tensor for name, tensor in replica.parameters.items() if tensor.requires_grad}
 
 
-def set_weights(replica: Replica, weights: Tensors) -> None:
-    """Copy weights into a replica."""
+def set_weights(replica: Replica, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy weights, as pairs of name and tensor, into a replica."""
     with torch.no_grad():
-        for name, weight in weights.items():
+        for name, weight in weights:
             replica.parameters[name].copy_(weight)
 
 
 def flip_signs(weight: Tensor, generator: torch.Generator) -> Tensor:
     """Multiply every entry by a random sign."""
-    return weight * (2 * torch.randint(2, weight.shape, generator=generator).to(weight) - 1)
+    signs = torch.randint(2, weight.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
+    return weight * signs.to(weight.device)
 
 
 def _perturb(weight: Tensor, generator: torch.Generator, gradient: Tensor | None = None) -> Tensor:
     """Multiply every entry by a random factor in [0.7, 1.3]; replace zeros by small numbers."""
     if not weight.numel():
         return weight.clone()
-    factor, noise = (torch.rand(weight.shape, generator=generator).to(weight) for _ in range(2))
-    size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
-    small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
-    moved = torch.where(weight == 0, small * (2 * noise - 1), weight * (0.7 + 0.6 * factor))
+    moved = torch.rand(weight.shape, generator=generator).to(weight).mul_(0.6).add_(0.7).mul_(weight)
+    noise, zeros = torch.rand(weight.shape, generator=generator), weight == 0
+    if bool(zeros.any()):
+        size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
+        small = 0.1 * size / max(1, weight.shape[-1] if weight.ndim else 1) ** 0.5
+        moved = torch.where(zeros, small * (2 * noise.to(weight) - 1), moved)
     if weight.ndim > 1 and bool(weight.any()):
         empty = ~weight.flatten(1).any(dim=1)
         if gradient is not None:
@@ -92,6 +128,7 @@ def random_loss_gradients(
     perturbations: Sequence[float] = (0.0,),
     extra_outputs: list[Tensor] | None = None,
     size: float = 1.0,
+    names: Collection[str] | None = None,
 ) -> list[Tensors]:
     """Gradients of a random linear function of all outputs, without parameters that no output depends on.
 
@@ -101,6 +138,7 @@ def random_loss_gradients(
             them the coefficients are the same in every call.
         extra_outputs: A list that is filled while the replica runs, with tensors that count as outputs.
         size: Factor of all coefficients.
+        names: The parameters whose gradients are wanted; by default all.
     """
     extra_outputs = [] if extra_outputs is None else extra_outputs
     extra_outputs.clear()
@@ -116,7 +154,7 @@ def random_loss_gradients(
             )
         last, parameters = len(perturbations) - 1, trainable_parameters(replica)
         return [
-            _backward(ends, _cotangents(ends, perturbation, turn, size), parameters, retain=turn < last)
+            _backward(ends, _cotangents(ends, perturbation, turn, size), parameters, names, retain=turn < last)
             for turn, perturbation in enumerate(perturbations)
         ]
 
@@ -131,13 +169,22 @@ def _cotangents(ends: Sequence[Tensor], perturbation: float, turn: int, size: fl
     return cotangents
 
 
-def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: Tensors, *, retain: bool) -> Tensors:
+def _backward(
+    ends: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    parameters: Tensors,
+    names: Collection[str] | None,
+    *,
+    retain: bool,
+) -> Tensors:
     """Vector-Jacobian products; not by `torch.autograd.grad`, which reentrant checkpoints do not support."""
     check_time()
+    wanted = parameters if names is None else {name: parameters[name] for name in names}
+    inputs = None if names is None or _has_reentrant_checkpoint(ends) else list(wanted.values())
     try:
         with torch.autograd.set_detect_anomaly(False):  # what is not finite is seen by the caller
-            torch.autograd.backward(ends, cotangents, retain_graph=retain)
-        return {name: tensor.grad.to_dense() for name, tensor in parameters.items() if tensor.grad is not None}
+            torch.autograd.backward(ends, cotangents, retain_graph=retain, inputs=inputs)
+        return {name: tensor.grad.to_dense() for name, tensor in wanted.items() if tensor.grad is not None}
     except GatdiagError:
         raise
     except Exception as error:
@@ -145,3 +192,16 @@ def _backward(ends: Sequence[Tensor], cotangents: Sequence[Tensor], parameters: 
     finally:
         for tensor in parameters.values():
             tensor.grad = None
+
+
+def _has_reentrant_checkpoint(ends: Sequence[Tensor]) -> bool:
+    """Whether the graph contains a checkpoint that refuses to compute the gradients of some parameters only."""
+    waiting, seen = [end.grad_fn for end in ends], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [source for source, _ in node.next_functions]
+            if "CheckpointFunction" in node.name():
+                return True
+    return False

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatdiag.laws.exponents import Equations, Exponents, distinct_rows
+from gatdiag.laws.exponents import Equations, Exponents
 from gatdiag.laws.label import ZERO_EXPONENT, Label
+from gatdiag.laws.slices import distinct_rows
 from gatdiag.structure.deadline import check_time
 
-Vector = dict[int, Fraction]  # a sparse vector
+Number = int | Fraction  # an integer where it is one, which is many times faster
+Vector = dict[int, Number]  # a sparse vector
 
 
 class Basis(NamedTuple):
@@ -31,7 +33,7 @@ class Basis(NamedTuple):
 
     free: tuple[int, ...]
     exact: tuple[bool, ...]
-    values: dict[int, Vector]
+    values: dict[int, dict[int, Fraction]]
 
 
 class Elimination:
@@ -55,7 +57,7 @@ class Elimination:
             for unknown, value in self._pivots[pivot].items():
                 if unknown not in result and unknown in self._order:
                     heapq.heappush(waiting, (self._order[unknown], unknown))
-                result[unknown] = result.get(unknown, Fraction(0)) + coefficient * value
+                result[unknown] = result.get(unknown, 0) + coefficient * value
         return {unknown: value for unknown, value in result.items() if value}
 
     def insert(self, row: Vector) -> None:
@@ -65,7 +67,7 @@ class Elimination:
             pivot = max(row, key=lambda unknown: (self._exponents.block_of(unknown).is_entry, unknown))
             scale = -row.pop(pivot)
             self._order[pivot] = len(self._order)
-            self._pivots[pivot] = {unknown: value / scale for unknown, value in row.items()}
+            self._pivots[pivot] = {unknown: _divide(value, scale) for unknown, value in row.items()}
 
     def back_substitute(self) -> None:
         """Write every pivot in free unknowns, the last one first."""
@@ -85,22 +87,35 @@ def solve(exponents: Exponents, unknowns: Iterable[Tensor]) -> Basis:
     for row in _rows(exponents, exponents.equations):
         elimination.insert(row)
     elimination.back_substitute()
-    strict_elimination = elimination.copy()  # as if no epsilon were negligible
-    for row in _rows(exponents, exponents.approximations):
-        strict_elimination.insert(row)
-    strict_elimination.back_substitute()
+    strict_elimination = elimination
+    if exponents.approximations:
+        strict_elimination = elimination.copy()  # as if no epsilon were negligible
+        for row in _rows(exponents, exponents.approximations):
+            strict_elimination.insert(row)
+        strict_elimination.back_substitute()
 
     wanted = sorted({int(unknown) for ids in unknowns for unknown in ids.unique().tolist()} - {ZERO_EXPONENT})
-    relaxed = {unknown: elimination.reduce({unknown: Fraction(1)}) for unknown in wanted}
-    strict = {unknown: strict_elimination.reduce({unknown: Fraction(1)}) for unknown in wanted}
+    relaxed = {unknown: elimination.reduce({unknown: 1}) for unknown in wanted}
+    strict = relaxed
+    if strict_elimination is not elimination:
+        strict = {unknown: strict_elimination.reduce({unknown: 1}) for unknown in wanted}
     free = sorted({unknown for vector in relaxed.values() for unknown in vector})
     exact = {unknown for vector in strict.values() for unknown in vector}
     number = {unknown: position for position, unknown in enumerate(free)}
-    values: dict[int, Vector] = {}
+    values: dict[int, dict[int, Fraction]] = {}
     for unknown in wanted:
-        values[unknown] = {number[other]: value for other, value in strict[unknown].items()}
-        values[unknown] |= {number[other]: value for other, value in relaxed[unknown].items() if other not in exact}
+        found = {number[other]: value for other, value in strict[unknown].items()}
+        found |= {number[other]: value for other, value in relaxed[unknown].items() if other not in exact}
+        values[unknown] = {vector: Fraction(value) for vector, value in found.items()}
     return Basis(tuple(free), tuple(unknown in exact for unknown in free), values)
+
+
+def _divide(value: Number, divisor: Number) -> Number:
+    return value * divisor if divisor in (1, -1) else _simplify(Fraction(value) / divisor)
+
+
+def _simplify(value: Number) -> Number:
+    return value.numerator if value.denominator == 1 else value
 
 
 def _rows(exponents: Exponents, equations: Iterable[Equations]) -> Iterable[Vector]:
@@ -110,9 +125,10 @@ def _rows(exponents: Exponents, equations: Iterable[Equations]) -> Iterable[Vect
         label = exponents.resolve(Label(tuple(zip(equation.coefficients, columns, strict=True))))
         if not label.terms:
             continue
+        coefficients = [_simplify(coefficient) for coefficient in label.coefficients]
         table = torch.stack([ids.expand(label.shape) for _, ids in label.terms], dim=1)
         for row in distinct_rows(table).tolist():
             vector: Vector = {}
-            for coefficient, unknown in zip(label.coefficients, row, strict=True):
-                vector[unknown] = vector.get(unknown, Fraction(0)) + coefficient
+            for coefficient, unknown in zip(coefficients, row, strict=True):
+                vector[unknown] = vector.get(unknown, 0) + coefficient
             yield vector

@@ -1,8 +1,9 @@
 """One forward pass as a sequence of aten operations, each handed to its rule."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +13,18 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.flow import Flow, has_scale
 from gatdiag.laws.label import Label
-from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, reduction
+from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, matrix, reduction
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import DispatchMode
 
 _CREATES_ZEROS = (arrangement.new_zeros, arrangement.full, arrangement.lift)
 _ALLOWS_MIXTURES = (elementwise.homogeneous, elementwise.power, RULES["square"], RULES["sqrt"], reduction.sum_or_norm)
+# These read no unknowns one by one.
+_LEAVES_RESERVED = (
+    elementwise.homogeneous, elementwise.cast, arrangement.embedding, matrix.matmul, matrix.addmm, matrix.linear,
+    matrix.convolution,
+)  # fmt: skip
+_VIEWS = (arrangement.rearrange, arrangement.reshape)
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 
@@ -61,12 +68,19 @@ class Trace(DispatchMode):
     def label_of(self, tensor: Tensor) -> Label:
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
         label: Label = self._labels.get(tensor, Label())
+        if any(ids.is_meta for ids in label.arrays):
+            label = self._labels[tensor] = self._exponents.open(label)
         return label
 
     def is_constant(self, tensor: Tensor) -> bool:
         """True if an integer or boolean tensor is the same for every batch."""
         is_known = tensor in self._constants and tensor.layout == torch.strided
         return is_known and tensor.untyped_storage()._cdata not in self._data
+
+    def _label_with_reserved(self, label_of: Callable[[Tensor], Label], tensor: Tensor) -> Label:
+        """The label in which reserved unknowns remain so, or else as usual."""
+        label: Label = self._labels.get(tensor, Label())
+        return label if any(ids.is_meta for ids in label.arrays) else label_of(tensor)
 
     def _resolved_label_of(self, tensor: Tensor) -> Label:
         label = self.label_of(tensor)
@@ -124,8 +138,12 @@ class Trace(DispatchMode):
         name, module = call.name, self._current_module()
         self._exponents.cause = f"{'item' if name == '_local_scalar_dense' else name} in {module}"
         try:
+            if rule in _LEAVES_RESERVED or (rule in _VIEWS and call.function.is_view):
+                labels = rule(replace(call, label_of=partial(self._label_with_reserved, call.label_of)))
+                if all(map(self._exponents.knows_reserved, _as_list(labels))):
+                    return labels
             labels = rule(call)
-            if any(0 in label.shape for label in ([labels] if isinstance(labels, Label) else labels) if label.terms):
+            if any(0 in label.shape for label in _as_list(labels) if label.terms):
                 raise ValueError("it ran on an empty tensor")
             return labels
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -135,17 +153,17 @@ class Trace(DispatchMode):
     def _find_rule(self, call: Call) -> Rule | None:
         is_mutable = call.function._schema.is_mutable
         rule = RULES.get(call.name) or (RULES.get(call.name.removesuffix("_")) if is_mutable else None)
-        if not any(self.label_of(tensor).arrays for tensor in call.tensors()):
+        if not any(tensor in self._labels for tensor in call.tensors()):
             return rule if rule in _CREATES_ZEROS else None
         if rule is None:
             self.unknown[call.name, self._current_module()] += 1
         return rule or elementwise.inhomogeneous
 
     def _assign_labels(self, call: Call, labels: Labels) -> None:
-        for tensor, label in zip(call.results, [labels] if isinstance(labels, Label) else labels, strict=False):
+        for tensor, label in zip(call.results, _as_list(labels), strict=False):
             if isinstance(tensor, Tensor):
                 is_mutated = any(tensor is argument for argument in call.tensors())
-                before = self.label_of(tensor)
+                before = self.label_of(tensor) if is_mutated else Label()
                 self.set_label(tensor, label)
                 if is_mutated and not _is_same(before, self.label_of(tensor)):
                     self._relabel_views(tensor)
@@ -184,6 +202,10 @@ class Trace(DispatchMode):
         for label, positions in ((old, target), (new, source)):
             ids[positions], zeros[positions] = self._exponents.to_entries(label, positions.shape)
         return Label.from_entries(ids[target], zeros[target])
+
+
+def _as_list(labels: Labels) -> Sequence[Label]:
+    return [labels] if isinstance(labels, Label) else labels
 
 
 def _memory_positions(tensor: Tensor) -> Tensor:

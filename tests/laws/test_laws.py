@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatdiag.laws import find_laws
-from gatdiag.laws.laws import Sums
+from gatdiag.laws.sums import Sums
 from tests.laws.loops import each, gradients, rescale, weights
 from tests.laws.models.graph import HID, HID2, IN, NODES, OUT, Stack, edges, features
 from tests.laws.stacks import gcn, mlp

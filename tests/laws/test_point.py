@@ -53,6 +53,17 @@ def test_gradients_are_those_of_a_linear_loss_whose_coefficients_are_nudged(kind
 
 
 @pytest.mark.parametrize("kind", ["plain", "reentrant", "recomputed"])
+def test_gradients_of_some_parameters_are_those_among_the_gradients_of_all(kind: str) -> None:
+    run = replica(kind)
+    names = list(run.parameters)[::2]
+    (every,) = random_loss_gradients(run)
+    for found in random_loss_gradients(run, [0.0, 0.0], names=names):
+        assert list(found) == names
+        assert all(torch.equal(found[name], every[name]) for name in names)
+    assert all(parameter.grad is None for parameter in run.parameters.values())
+
+
+@pytest.mark.parametrize("kind", ["plain", "reentrant", "recomputed"])
 def test_further_tensors_count_once_however_often_the_pass_is_begun(kind: str) -> None:
     """What the run adds belongs to the loss; what an earlier run left behind, or a recomputation adds, does not."""
     run = replica(kind)

@@ -573,6 +573,29 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     *_STEPS,
     *(quantity for _, members in _GROUPS for quantity in members),
 )
+STORED: Final = (
+    Quantity(
+        "dead_rows",
+        "parameters",
+        label="rows of zeros",
+        meaning="number of rows of a feature weight that are all zero: neurons without incoming weights",
+    ),
+    Quantity(
+        "dead_columns",
+        "parameters",
+        label="columns of zeros",
+        meaning="number of columns of a feature weight that are all zero: inputs that are not used",
+    ),
+    Quantity(
+        "second_moment",
+        "parameters",
+        label="second moment",
+        unit="(L/W)^2",
+        meaning="Frobenius norm of Adam's exp_avg_sq; zero if no gradient ever arrived",
+    ),
+)
+"""Columns of the last checkpoint in a run made of checkpoints; null in a training, where no recorder measures them."""
+
 GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 
 

@@ -11,7 +11,8 @@ documentation all come from here. To add a quantity of a layer's output, of its 
 
 and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.report.tables`,
 whose columns have to fit a screen, or draw it in a figure. A new group also needs a place in the presets of
-`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities.
+`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities. `STORED` are the few that only a
+run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.
 """
 
 from collections.abc import Mapping, Sequence

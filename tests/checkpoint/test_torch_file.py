@@ -1,4 +1,4 @@
-"""Files of torch.save: what torch's weights-only loader refuses is refused in one line, and nothing of it is executed."""
+"""Files of torch.save: what torch's weights-only loader refuses is refused in one line, and nothing is executed."""
 
 import os
 import pickle
@@ -44,7 +44,7 @@ def test_a_truncated_file_is_refused(tmp_path, new, kept):
     torch.save({"weight": torch.ones(1000)}, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
     data = (tmp_path / "a.pt").read_bytes()
     (tmp_path / "a.pt").write_bytes(data[: int(kept * len(data)) if kept == 0.5 else kept])
-    with pytest.raises(InputError, match=r"a\.pt': (it is damaged|torch's .* refuses it).*torch\.save\(model\.state_dict"):
+    with pytest.raises(InputError, match=r"a\.pt': (it is damaged|torch's .* refuses it).*torch\.save\(model"):
         open_checkpoint(tmp_path / "a.pt")
 
 

@@ -166,7 +166,6 @@ class TestInspect:
         assert "120 layers after l39 are not shown" in done.stdout
         assert "l199" in done.stdout
 
-
     @pytest.mark.parametrize(
         "tensors",
         [

@@ -28,6 +28,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
+def escape_surrogates(text: str) -> str:
+    r"""The text with lone surrogates escaped, which no file can hold as Unicode.
+
+    Example:
+        >>> print(escape_surrogates("lin\udc80.weight"))
+        lin\udc80.weight
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def replace_invisible(text: str) -> str:
     r"""The text with control characters, line breaks and direction marks replaced by spaces.
 

@@ -11,7 +11,8 @@ documentation all come from here. To add a quantity of a layer's output, of its 
 
 and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.report.tables`,
 whose columns have to fit a screen, or draw it in a figure. A new group also needs a place in the presets of
-`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities.
+`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities. `STORED` are the few that only a
+run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -573,6 +574,29 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     *_STEPS,
     *(quantity for _, members in _GROUPS for quantity in members),
 )
+STORED: Final = (
+    Quantity(
+        "dead_rows",
+        "parameters",
+        label="rows of zeros",
+        meaning="number of rows of a feature weight that are all zero: neurons without incoming weights",
+    ),
+    Quantity(
+        "dead_columns",
+        "parameters",
+        label="columns of zeros",
+        meaning="number of columns of a feature weight that are all zero: inputs that are not used",
+    ),
+    Quantity(
+        "second_moment",
+        "parameters",
+        label="second moment",
+        unit="(L/W)^2",
+        meaning="Frobenius norm of Adam's exp_avg_sq; zero if no gradient ever arrived",
+    ),
+)
+"""Columns of the last checkpoint in a run made of checkpoints; null in a training, where no recorder measures them."""
+
 GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 
 

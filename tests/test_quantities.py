@@ -6,11 +6,20 @@ import torch
 from matplotlib import mathtext
 
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, QUANTITIES, columns, gradient_name, metric_functions, quantity, values_by_column
+from gatdiag.quantities import (
+    GROUPS,
+    QUANTITIES,
+    STORED,
+    columns,
+    gradient_name,
+    metric_functions,
+    quantity,
+    values_by_column,
+)
 
 
 def test_a_column_of_a_table_is_there_once():
-    names = [(each.table, each.name) for each in QUANTITIES]
+    names = [(each.table, each.name) for each in (*QUANTITIES, *STORED)]
     assert len(set(names)) == len(names)
 
 

@@ -2,8 +2,10 @@
 
 Files:
 
-- `opening`: open a checkpoint of any format; list checkpoints in order of their steps
-- `torch_file`, `safetensors_file`, `distributed`: one format each, checked before it is loaded
+- `opening`: open a checkpoint of any format
+- `series`: open several, in order of their steps
+- `torch_file`, `safetensors_file`: one format each
+- `steps`: the step and the epoch, from a file's contents or its name
 - `state_dict`, `optimizer`: find the weights and the optimizer state in a file; load weights into a model
 - `writing`: write a checkpoint again with some tensors replaced
 
@@ -15,13 +17,16 @@ Tensors:
 Both:
 
 - `inspection`: turn checkpoints into a run folder
-- `overview`: tables of an inspection, one row per layer or per parameter
+- `passes`: the same with a forward and a backward pass of each
+- `overview`: the table of an inspection, one row per layer
 """
 
-from gatdiag.checkpoint.inspection import Inspection, ModelCase, inspect
-from gatdiag.checkpoint.opening import Checkpoint, list_checkpoints, open_checkpoint
+from gatdiag.checkpoint.inspection import Inspection, inspect
+from gatdiag.checkpoint.opening import Checkpoint, open_checkpoint
 from gatdiag.checkpoint.optimizer import OptimizerState
-from gatdiag.checkpoint.overview import layer_table, weight_table
+from gatdiag.checkpoint.overview import layer_table
+from gatdiag.checkpoint.passes import ModelCase
+from gatdiag.checkpoint.series import open_all
 from gatdiag.checkpoint.stack import find_stack
 from gatdiag.checkpoint.writing import round_to_file, write_checkpoint
 from gatdiag.structure.from_names import find_layers
@@ -35,9 +40,8 @@ __all__ = [
     "find_stack",
     "inspect",
     "layer_table",
-    "list_checkpoints",
+    "open_all",
     "open_checkpoint",
     "round_to_file",
-    "weight_table",
     "write_checkpoint",
 ]

@@ -6,8 +6,13 @@ import torch
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS
+from gatdiag.checkpoint.opening import Checkpoint
+from gatdiag.quantities import GROUPS, STORED
 from gatdiag.recorder.weights import MATRIX_METRICS, measure_matrix
+from gatdiag.roles import FEATURE
+from gatdiag.structure import Structure
+
+_TABLES = ("Embedding", "EmbeddingBag")  # rows are no neurons, and that of the padding index is zero
 
 
 def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
@@ -27,8 +32,24 @@ def count_dead(tensor: Tensor) -> tuple[int, int]:
         >>> count_dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
         (1, 1)
     """
-    matrix = tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:]))
+    rows = torch.atleast_1d(tensor.detach())
+    matrix = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     return _count_zero_rows(matrix), _count_zero_rows(matrix.T)
+
+
+def measure_stored(structure: Structure, saved: Checkpoint) -> dict[str, dict[str, float]]:
+    """The columns `gatdiag.quantities.STORED` of a checkpoint: column -> parameter -> value."""
+    found: dict[str, dict[str, float]] = {each.name: {} for each in STORED}
+    moments = {} if saved.optimizer is None else saved.optimizer.moments
+    for layer in structure:
+        for info in layer.parameters:
+            tensor, second = saved.tensors.get(info.name), moments.get(info.name, {}).get("exp_avg_sq")
+            is_computed_from = "parametrizations." in info.name
+            if tensor is not None and info.role == FEATURE and layer.kind not in _TABLES and not is_computed_from:
+                found["dead_rows"][info.name], found["dead_columns"][info.name] = count_dead(tensor)
+            if second is not None:
+                found["second_moment"][info.name] = measure(second)["norm"]
+    return found
 
 
 def measure_changes(

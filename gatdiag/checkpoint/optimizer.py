@@ -137,7 +137,7 @@ def _holds_moments(optimizer: State) -> bool:
 
 
 def _parse_key(key: Any) -> Any:
-    """Parameter indices, which distributed checkpoints save as strings, as integers."""
+    """Parameter indices, which are strings in a file that was a distributed checkpoint, as integers."""
     return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10 else key
 
 
@@ -146,7 +146,7 @@ def _groups(optimizer: State) -> list[Mapping[Any, Any]]:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """A list, which distributed checkpoints save as a dictionary."""
+    """A list, which is a dictionary in a file that was a distributed checkpoint."""
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else []

@@ -1,20 +1,16 @@
-"""Tables of an inspection's last checkpoint: per layer for the terminal, per parameter for `gatdiag.diagnosis`."""
+"""The table of an inspection's last checkpoint, with one row per layer."""
 
 import math
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from gatdiag.checkpoint.inspection import Inspection
-from gatdiag.checkpoint.measures import count_dead, measure
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.structure import Layer, ParameterInfo
 from gatdiag.structure.adapters import weight_name
 from gatdiag.summary import layer_series, neuron_series, role_series
-
-_TABLES: Final = ("Embedding", "EmbeddingBag")  # rows are no neurons, and that of the padding index is zero
 
 
 def layer_table(inspection: Inspection) -> pd.DataFrame:
@@ -52,34 +48,6 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
     computed = [any(weight_name(i.name) != i.name for i in _features(layer)) for layer in inspection.structure]
     table.loc[computed, ["norm", "spectral_norm"]] = math.nan
     return table.rename_axis("layer").reset_index()
-
-
-def weight_table(inspection: Inspection) -> pd.DataFrame:
-    """One row per parameter of the last checkpoint.
-
-    Args:
-        inspection: Result of `gatdiag.checkpoint.inspect`.
-
-    Returns:
-        Columns layer, parameter, role, norm; dead_rows and dead_columns (numbers of zero rows and columns; NaN if rows
-        are not neurons); second_moment (norm of Adam's exp_avg_sq; NaN if the file has none).
-    """
-    run, tensors, optimizer = inspection.run, inspection.last.tensors, inspection.last.optimizer
-    table = run.parameters[run.parameters["step"] == _last_step(run)]
-    norms = dict(zip(table["parameter"], table["norm"], strict=True))
-    moments = {} if optimizer is None else optimizer.moments
-    rows: list[tuple[object, ...]] = []
-    for layer in inspection.structure:
-        for info in layer.parameters:
-            if info.name in tensors:
-                is_parametrized = "parametrizations." in info.name
-                rows_are_neurons = info in _features(layer) and layer.kind not in _TABLES and not is_parametrized
-                dead = map(float, count_dead(tensors[info.name])) if rows_are_neurons else (math.nan, math.nan)
-                second = moments.get(info.name, {}).get("exp_avg_sq")
-                moment = math.nan if second is None else measure(second)["norm"]
-                rows.append((layer.name, info.name, info.role, float(norms[info.name]), *dead, moment))
-    columns = ["layer", "parameter", "role", "norm", "dead_rows", "dead_columns", "second_moment"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def _features(layer: Layer) -> list[ParameterInfo]:

@@ -111,6 +111,8 @@ def read_plain_stack(tensors: Mapping[str, Tensor], structure: Structure) -> lis
         leaves.setdefault(info.module, {})[info.name.removeprefix(f"{info.module}.")] = info.shape
     axes = output_axes(leaves)
     stack = [part for layer in structure if layer.kind != "PReLU" for part in _linear_maps(layer, tensors, axes)]
+    if not stack:
+        raise NotPlainError("no layer has a weight matrix")
     for index in range(1, len(stack)):
         check_widths(stack[index - 1], stack[index])
         _check_order(stack, index)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import InputError, ModelError
-from gatdiag.names import join_names, quote
+from gatdiag.names import escape_surrogates, join_names, quote
 
 # In order of preference: weights before averages of them.
 _KEYS = (
@@ -151,7 +151,7 @@ def _list_keys(keys: Iterable[Any]) -> str:
 
 
 def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Remove what wrappers add to parameter names.
+    """Remove what wrappers add to parameter names, and escape what is no valid Unicode.
 
     The names of `torch.compile`, FSDP and activation checkpointing are removed anywhere in a key; `module.`
     (DataParallel, DDP, averaged models) and the attributes in `modules` only if every key begins with them.
@@ -161,7 +161,7 @@ def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[
         modules: Attributes in which a wrapper keeps the model, such as "model" in a LightningModule.
 
     Returns:
-        Name -> key, in order, and the removed prefixes. Keys are unchanged if two of them would get the same name.
+        Name -> key, in order, and the removed prefixes. None is removed if two keys would get the same name.
 
     Example:
         >>> clean_names(["module._orig_mod.att", "module._orig_mod.bias"])
@@ -177,9 +177,9 @@ def clean_names(keys: Iterable[str], *, modules: tuple[str, ...] = ()) -> tuple[
             break
         parts = [split[1:] for split in parts]
         prefixes.append(f"{first}.")
-    names = [".".join(split) for split in parts]
+    names = [escape_surrogates(".".join(split)) for split in parts]
     if len(set(names)) < len(keys):
-        return {key: key for key in keys}, ()
+        return {escape_surrogates(key): key for key in keys}, ()
     return dict(zip(names, keys, strict=True)), tuple(prefixes)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gatdiag.cli.diagnose import diagnose_source, open_source
+from gatdiag.cli.diagnose import open_run_or_checkpoints, to_run
 from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.names import join_names, printable, quote
 from gatdiag.roles import ATTENTION
@@ -18,7 +18,7 @@ from gatdiag.roles import ATTENTION
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gatdiag.checkpoint import Inspection
+    from gatdiag.checkpoint import Checkpoint
     from gatdiag.run import Run
 
 _MAX_NAMES: Final = 6  # layers in a note
@@ -37,16 +37,18 @@ def compare(
     largest possible value. For runs, medians over all steps are compared; for two checkpoints, changes are measured
     from the first.
     """
+    from gatdiag.diagnosis import diagnose
     from gatdiag.summary import differences, results
 
+    opened = [open_run_or_checkpoints(path) for path in (first, second)]
+    saved = [each for each in opened if isinstance(each, list)]
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-        one, one_inspected = open_source(first, Path(scratch) / "first")
-        other, other_inspected = open_source(second, Path(scratch) / "second")
-        verdicts = [diagnose_source(one, one_inspected).verdict, diagnose_source(other, other_inspected).verdict]
-        table = differences(one, other, "last" if one_inspected or other_inspected else "median")
-        if one_inspected and other_inspected:
-            table = _with_changes(table, one_inspected, other_inspected)
-        outcomes = {} if one_inspected and other_inspected else results([one, other])
+        one, other = (to_run(each, Path(scratch) / str(place)) for place, each in enumerate(opened))
+        verdicts = [diagnose(one).verdict, diagnose(other).verdict]
+        table = differences(one, other, "last" if saved else "median")
+        if len(saved) == len(opened):
+            table = _with_changes(table, saved, other)
+        outcomes = {} if len(saved) == len(opened) else results([one, other])
     console = plain_console()
     for letter, path, verdict in zip("AB", (first, second), verdicts, strict=True):
         console.print(printable(f"{letter}: {path}"), soft_wrap=True)
@@ -61,25 +63,28 @@ def compare(
     _print_differences(
         table[(table["difference"] > 0) & (table["layer"] != "")], most, share_layers=any(table["layer"])
     )
-    notes = [note for inspected in (one_inspected, other_inspected) if inspected for note in inspected.notes]
+    notes = [
+        note for run, of in zip((one, other), opened, strict=True) if isinstance(of, list) for note in run.meta["notes"]
+    ]
     for note in dict.fromkeys([*notes, *_missing_layers((first, one), (second, other))]):
         console.print(printable(f"note: {note}"))
 
 
-def _with_changes(table: pd.DataFrame, one: Inspection, other: Inspection) -> pd.DataFrame:
+def _with_changes(table: pd.DataFrame, saved: Sequence[Sequence[Checkpoint]], other: Run) -> pd.DataFrame:
     """The table with the share of each parameter's weights that changed from the first checkpoint to the second."""
     import pandas as pd
 
     from gatdiag.checkpoint.measures import measure_changes
 
     rows = []
-    for info in other.structure.parameters:
-        if info.name in other.last.tensors:
-            before, after = one.last.tensors.get(info.name), other.last.tensors[info.name]
-            share = measure_changes(before, after, attention=info.role == ATTENTION, quick=True).get(_CHANGED, math.nan)
-            if not math.isnan(share):
-                values = {"first": 0.0, "second": share, "difference": share}
-                rows.append({"layer": info.name, "role": info.role, "quantity": _CHANGED, **values})
+    before, after = (checkpoints[-1].tensors for checkpoints in saved)
+    roles = {info["name"]: info["role"] for layer in other.meta["structure"]["layers"] for info in layer["parameters"]}
+    for name in filter(after.__contains__, roles):
+        found = measure_changes(before.get(name), after[name], attention=roles[name] == ATTENTION, quick=True)
+        share = found.get(_CHANGED, math.nan)
+        if not math.isnan(share):
+            values = {"first": 0.0, "second": share, "difference": share}
+            rows.append({"layer": name, "role": roles[name], "quantity": _CHANGED, **values})
     table = table[~table["quantity"].str.contains("changed_fraction")]
     table = pd.concat([pd.DataFrame(rows), table]) if rows else table
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)

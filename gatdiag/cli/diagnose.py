@@ -19,7 +19,7 @@ from gatdiag.errors import InputError
 from gatdiag.names import printable
 
 if TYPE_CHECKING:
-    from gatdiag.checkpoint import Inspection
+    from gatdiag.checkpoint import Checkpoint
     from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
@@ -36,13 +36,14 @@ def diagnose(
     Prints the cause first, with its evidence and a remedy to paste. Exits with status 0 if every finding is less severe
     than --fail-on, 1 if one is not, 2 if there is nothing to read.
     """
+    from gatdiag.diagnosis import diagnose as diagnose_run
     from gatdiag.summary import is_empty
 
     found: list[tuple[Path, Diagnosis, bool]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
-            run, inspection = open_source(source, Path(scratch) / "run")
-            found.append((source, diagnose_source(run, inspection), is_empty(run)))
+            run = to_run(open_run_or_checkpoints(source), Path(scratch) / "run")
+            found.append((source, diagnose_run(run), is_empty(run)))
     if as_json:
         diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis, _ in found]
         print_json({"version": 2, "diagnoses": diagnoses})
@@ -57,33 +58,30 @@ def diagnose(
     exit_with_status([diagnosis for _, diagnosis, _ in found], fail_on)
 
 
-def open_source(path: Path, scratch: Path) -> tuple[Run, Inspection | None]:
-    """A recorded run; or, for a checkpoint, a run made of it in the folder ``scratch``, and its inspection."""
+def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
+    """A recorded run, or the checkpoints that the path names."""
     from gatdiag.run import load
     from gatdiag.run.files import META
 
     if not path.exists():
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
     if path.is_dir() and (path / META).exists():
-        return load(path), None
-    from gatdiag.checkpoint import inspect  # loads torch, which is not needed for runs
+        return load(path)
+    from gatdiag.checkpoint import open_all  # loads torch, which is not needed for runs
     from gatdiag.checkpoint.opening import is_checkpoint
 
     if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
-        return load(path), None  # raises an error that names the runs inside
-    inspection = inspect(path, scratch)
-    return inspection.run, inspection
+        return load(path)  # raises an error that names the runs inside
+    return open_all(path)
 
 
-def diagnose_source(run: Run, inspection: Inspection | None) -> Diagnosis:
-    """The diagnosis of what `open_source` returned."""
-    from gatdiag.diagnosis import diagnose
+def to_run(opened: Run | list[Checkpoint], scratch: Path) -> Run:
+    """What was opened as a run: checkpoints are measured, and written to the folder ``scratch``."""
+    if not isinstance(opened, list):
+        return opened
+    from gatdiag.checkpoint import inspect
 
-    if inspection is None:
-        return diagnose(run)
-    from gatdiag.checkpoint import weight_table
-
-    return diagnose(run, weight_table(inspection))
+    return inspect(opened, scratch).run
 
 
 def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from gatdiag.cli.diagnose import diagnose_source, exit_with_status, print_diagnosis
+from gatdiag.cli.diagnose import exit_with_status, print_diagnosis
 from gatdiag.cli.options import (
     CHECKPOINT_MODEL,
     DATA_FOLDER,
@@ -60,7 +60,7 @@ def inspect(
         typer.Argument(
             metavar="FILE...",
             help="Checkpoints, folders of checkpoints, or patterns such as 'ckpt/*.pt': torch (.pt, .pth, Lightning's "
-            ".ckpt), safetensors, torch.distributed.checkpoint. Several form a series, ordered by step.",
+            ".ckpt), safetensors. Several form a series, ordered by step.",
         ),
     ],
     model: Annotated[str | None, CHECKPOINT_MODEL] = None,
@@ -86,6 +86,7 @@ def inspect(
     --fail-on, 1 if one is not, 2 if a file cannot be read.
     """
     from gatdiag import checkpoint
+    from gatdiag.diagnosis import diagnose
     from gatdiag.experiments.pool import one_thread
 
     if model is None and any(given is not None for given in (data, inputs, transform)):
@@ -97,21 +98,20 @@ def inspect(
     threads = one_thread() if model is None else nullcontext()
     # the user's code may print
     with redirect_stdout(sys.stderr), scratch as folder, _progress() as on_progress, threads:
-        case = None
+        opened, case = checkpoint.open_all(files), None
         if model is not None:
             from gatdiag.cli.model_case import load_case
 
-            first = checkpoint.open_checkpoint(checkpoint.list_checkpoints(files)[0])
-            case = load_case(model, data, inputs, root, transform, infer_sizes(first))
+            case = load_case(model, data, inputs, root, transform, infer_sizes(opened[0]))
         inspection = checkpoint.inspect(
-            files,
+            opened,
             Path(folder) / "run",
             case=case,
             quick=quick,
             overwrite=overwrite,
             on_progress=on_progress,
         )
-        diagnosis = diagnose_source(inspection.run, inspection)
+        diagnosis = diagnose(inspection.run)
         rows = [*checkpoint.layer_table(inspection).itertuples()]
         written = [] if out is None else _save(inspection, out, overwrite=overwrite)
     _print_inspection(inspection, rows, diagnosis, written)
@@ -154,17 +154,17 @@ def _print_inspection(
     inspection: Inspection, rows: Sequence[Any], diagnosis: Diagnosis, written: Sequence[str]
 ) -> None:
     console = plain_console()
-    steps, paths = inspection.run.steps["step"].tolist(), inspection.checkpoints
-    if len(paths) > 1:
-        title = f"{len(paths)} checkpoints from step {steps[0]} to {steps[-1]}; the table shows the last, {paths[-1]}"
+    steps, count, last = inspection.run.steps["step"].tolist(), len(inspection.checkpoints), inspection.checkpoints[-1]
+    if count > 1:
+        title = f"{count} checkpoints from step {steps[0]} to {steps[-1]}; the table shows the last, {last.path}"
     else:
-        title = f"{paths[0]}, step {steps[0]}" if inspection.last.position is not None else str(paths[0])
+        title = f"{last.path}, step {steps[0]}" if last.position is not None else str(last.path)
     console.print(printable(title))
     left_out = max(0, len(rows) - 2 * _ROWS)
     console.print(_layer_table([*rows[:_ROWS], *rows[_ROWS + left_out :]], console.width))
     if left_out:
-        last = printable(elide_middle(rows[_ROWS - 1].layer, _NAME))
-        console.print(f"{left_out} layers after {last} are not shown; --out writes a page with all of them")
+        before = printable(elide_middle(rows[_ROWS - 1].layer, _NAME))
+        console.print(f"{left_out} layers after {before} are not shown; --out writes a page with all of them")
     for mismatch in inspection.mismatches:
         console.print(printable(f"the checkpoint does not fit the model: {mismatch}"))
     print_diagnosis(diagnosis, "the page of --out")

@@ -42,8 +42,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-import pandas as pd
-
 from gatdiag.diagnosis import (
     depth,
     generalization,
@@ -121,12 +119,11 @@ BEFORE_TRAINING: Final = frozenset(code for code in CHECKS if not CAUSES[code].n
 """Codes of the checks that can be made before training."""
 
 
-def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = None) -> Diagnosis:
+def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
     """Find out why a recorded training fails, or what is wrong with checkpoints.
 
     Args:
-        run: A run, or its folder.
-        weights: For checkpoints, the table of stored weights that `gatdiag.checkpoint.weight_table` returns.
+        run: A run, recorded or made of checkpoints, or its folder.
 
     Returns:
         `verdict`, the most important finding, with code "healthy" if there is none; `findings`, ranked, each with its
@@ -140,7 +137,7 @@ def diagnose(run: Run | str | os.PathLike[str], weights: pd.DataFrame | None = N
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
-    return run_checks(Facts(run if isinstance(run, Run) else load(run), weights))
+    return run_checks(Facts(run if isinstance(run, Run) else load(run)))
 
 
 def run_checks(facts: Facts) -> Diagnosis:
@@ -153,9 +150,8 @@ def run_checks(facts: Facts) -> Diagnosis:
             skipped[code] = result
         elif result is not None:
             found.append(result)
-    if facts.weights is not None:
-        found += wiring.check_stored_gradients(facts, facts.weights)
-        found += units.check_dead_weights(facts, facts.weights)
+    found += wiring.check_stored_gradients(facts)
+    found += units.check_dead_weights(facts)
     return Diagnosis(tuple(rank_findings(found)), skipped, facts.state)
 
 

@@ -35,12 +35,10 @@ class Facts:
 
     Attributes:
         run: The run.
-        weights: The table of stored weights that `gatdiag.checkpoint.weight_table` returns; None for a training.
         is_preflight: The run holds the first steps of a copy, before training; see `gatdiag.preflight`.
     """
 
     run: Run
-    weights: pd.DataFrame | None = None
     is_preflight: bool = False
 
     # --- what was recorded --------------------------------------------------------------------------------------------
@@ -417,6 +415,12 @@ class Facts:
     def overshoot(self) -> Floats:
         """How far each step went relative to the minimum along it: 0 on a straight slope, 1 at the minimum."""
         return self.steps_column("overshoot")
+
+    @cached_property
+    def last_checkpoint(self) -> pd.DataFrame:
+        """The rows of the last checkpoint in the table `parameters`; none in a training."""
+        rows = self.run.parameters
+        return rows[rows["step"] == (self.run.steps["step"].max() if self.is_of_checkpoints else -1)]
 
     # --- layers -------------------------------------------------------------------------------------------------------
 

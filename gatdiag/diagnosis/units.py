@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
-
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, values_at_step
@@ -107,16 +105,11 @@ def check_dropout(facts: Facts) -> Finding | None:
     )
 
 
-def check_dead_weights(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
-    """Yield a finding for each layer with rows or columns of zeros in its weights.
-
-    Args:
-        facts: Of the run made from the checkpoints.
-        weights: A row for each parameter: layer, parameter, role, norm, dead_rows, dead_columns (numbers of rows and
-            columns of zeros; NaN if they are not neurons).
-    """
+def check_dead_weights(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each layer with rows or columns of zeros in its weights in the last checkpoint."""
+    weights = facts.last_checkpoint
     matrices = weights[weights["role"] == FEATURE]
-    for layer, table in matrices.groupby("layer", sort=False):
+    for layer, table in matrices.groupby("layer", sort=False, observed=True):
         living = table[table["norm"] > 0]
         rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))
         zero = bool((table["norm"] == 0).any())

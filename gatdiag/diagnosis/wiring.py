@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, median
@@ -122,14 +121,9 @@ def _look_behind(names: Sequence[str]) -> Remedy:
     return Remedy(f"{look}\n{_PRINT_MISSING}")
 
 
-def check_stored_gradients(facts: Facts, weights: pd.DataFrame) -> Iterator[Finding]:
-    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: they never got a gradient.
-
-    Args:
-        facts: Of the run made from the checkpoints.
-        weights: A row for each parameter: layer, parameter, second_moment (NaN if the optimizer keeps none).
-    """
-    known = weights.dropna(subset=["second_moment"])
+def check_stored_gradients(facts: Facts) -> Iterator[Finding]:
+    """Parameters whose second moment in Adam, a sum of squared gradients, is zero: they never got a gradient."""
+    known = facts.last_checkpoint.dropna(subset=["second_moment"])
     never = known[known["second_moment"] == 0]
     if len(never):
         text = f"{len(never)} of {len(known)} parameters never got a gradient (Adam's second moment is zero)"

@@ -71,15 +71,17 @@ Measured values are float64: null where nothing was measured, NaN where the resu
 NaN; `Run.arrow` and the Parquet files distinguish them.) A row of step t, counted from 0, is about the parameters
 before optimizer step t and the gradients that this step used. Changes are those since the initial weights, relative to
 the current weights, of weights of at least 1e-4; for attention vectors, absolute changes of all entries. X is the
-output of a layer with one row per node, W a parameter, L the loss; a value scales with the unit in brackets.
+output of a layer with one row per node, W a parameter, L the loss; a value scales with the unit in brackets. In a run
+made of saved checkpoints, a row of step t is about the checkpoint of that step; dead_rows, dead_columns and
+second_moment are null in all other runs.
 
 """
 
 from gatdiag.run.laws import RecordedLaws
 from gatdiag.run.reader import Run, export, load
 from gatdiag.run.tables import SCHEMA_VERSION, describe_tables
-from gatdiag.run.writer import Store, seal
+from gatdiag.run.writer import Store, fill_parameters, seal
 
-__all__ = ["SCHEMA_VERSION", "RecordedLaws", "Run", "Store", "export", "load", "seal"]
+__all__ = ["SCHEMA_VERSION", "RecordedLaws", "Run", "Store", "export", "fill_parameters", "load", "seal"]
 
 __doc__ = f"{__doc__ or ''}{describe_tables()}"  # the columns are defined in gatdiag.quantities

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from gatdiag import quantities
 from gatdiag.errors import InputError
-from gatdiag.quantities import TableName
+from gatdiag.quantities import Quantity, TableName
 from gatdiag.roles import ROLES
 from gatdiag.run import files
 
@@ -47,11 +47,16 @@ _MAX_GROUP_ROWS = 500_000
 _MAX_GROUP_BYTES = 64 * 2**20
 
 
+def measured_columns(table: TableName) -> list[Quantity]:
+    """The measured columns of a table, in order."""
+    return [*quantities.columns(table), *(each for each in quantities.STORED if each.table == table)]
+
+
 @cache
 def schema(table: TableName, more_columns: tuple[str, ...] = ()) -> pa.Schema:
     """The columns of a table and their types, followed by those of `more_columns` that are not among them."""
     keys = {key: pa.int32() if key in ("neuron", "law") else NAMES for key in KEYS[table]}
-    own = {"step": pa.int64()} | keys | {column.name: pa.float64() for column in quantities.columns(table)}
+    own = {"step": pa.int64()} | keys | {column.name: pa.float64() for column in measured_columns(table)}
     return pa.schema([*own.items(), *((name, pa.float64()) for name in more_columns if name not in own)])
 
 
@@ -71,7 +76,7 @@ def describe_tables() -> str:
     for table, rows in ROWS.items():
         lines += [f"{table}: one row per step{rows}", "    step (int64): number of the optimizer step, from 0"]
         lines += [f"    {name}: {meaning}" for name, meaning in KEYS[table].items()]
-        lines += [f"    {c.name}{f' [{c.unit}]' if c.unit else ''}: {c.meaning}" for c in quantities.columns(table)]
+        lines += [f"    {c.name}{f' [{c.unit}]' if c.unit else ''}: {c.meaning}" for c in measured_columns(table)]
         lines += ["    any further column: a scalar that was logged under this name"] if table == "steps" else []
         lines += [""]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from gatdiag.errors import InputError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
+from gatdiag.run.reader import Run
 from gatdiag.run.streams import ArrowStream, JsonLines
 
 if TYPE_CHECKING:
@@ -241,6 +242,31 @@ def seal(folder: PathLike) -> None:
     lock = files.acquire_lock(folder)
     try:
         _seal(folder, meta.read(folder))
+    finally:
+        lock.release()
+
+
+def fill_parameters(folder: PathLike, step: int, values: Mapping[str, Mapping[str, float]]) -> None:
+    """Fill columns of the table `parameters` of a sealed run, in the rows of one step.
+
+    Args:
+        folder: The run folder.
+        step: The step.
+        values: Column -> parameter -> value; null in all other rows.
+
+    Raises:
+        InputError: There is no such run, or it is being recorded.
+        OSError: The table cannot be written.
+    """
+    folder = Path(folder)
+    lock = files.acquire_lock(folder)
+    try:
+        table = Run(folder).arrow("parameters")
+        rows = [*zip(table["step"].to_pylist(), table["parameter"].to_pylist(), strict=True)]
+        for column, of in values.items():
+            filled = pa.array([of.get(name) if at == step else None for at, name in rows], pa.float64())
+            table = table.set_column(table.schema.get_field_index(column), column, filled)
+        tables.write_parquet(files.parquet_path(folder, "parameters"), "parameters", iter([table]))
     finally:
         lock.release()
 

@@ -1,15 +1,20 @@
 """Checkpoints as people save them, for the tests."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv
 
-FORMATS = ("torch", "torch (legacy)", "safetensors", "safetensors (sharded)", "distributed")
+from gatdiag.checkpoint import safetensors_file
+
+FORMATS = ("torch", "torch (legacy)", "safetensors", "safetensors (sharded)")
 
 
 class GAT(nn.Module):
@@ -17,6 +22,22 @@ class GAT(nn.Module):
         super().__init__()
         self.convs = nn.ModuleList([GATv2Conv(3, 4), GATv2Conv(4, 2)])
         self.norm = nn.BatchNorm1d(4)
+
+
+def count_opens(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Paths of the files that torch and safetensors open from now on -> how often."""
+    opens: Counter[str] = Counter()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(file: Any, *args: Any, **options: Any) -> Any:
+            opens[str(file if isinstance(file, str | Path) else file.name)] += 1
+            return function(file, *args, **options)
+
+        return call
+
+    monkeypatch.setattr(torch, "load", counted(torch.load))
+    monkeypatch.setattr(safetensors_file, "safe_open", counted(safetensors_file.safe_open))
+    return opens
 
 
 def trained(steps: int = 2) -> tuple[GAT, torch.optim.Adam]:
@@ -65,10 +86,7 @@ def save(kind: str, tensors: dict[str, Tensor], folder: Path) -> Path:
     if kind == "safetensors":
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt", "who": "me"})
         return folder / "model.safetensors"
-    if kind == "safetensors (sharded)":
-        return _sharded(tensors, folder)
-    dcp.save({"model": tensors}, checkpoint_id=folder / "step", no_dist=True)
-    return folder / "step"
+    return _sharded(tensors, folder)
 
 
 def kinds_of_tensors() -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCN
 
 import gatdiag
-from gatdiag.checkpoint import ModelCase, inspect, layer_table, weight_table
+from gatdiag.checkpoint import ModelCase, inspect, layer_table, open_all
 from gatdiag.diagnosis import diagnose
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
@@ -62,14 +62,14 @@ def make_case(data, given="model"):
 @pytest.fixture(scope="module", params=["state dict", "model", "model and data"])
 def inspected(request, saved, data, tmp_path_factory):
     case = make_case(data, request.param)
-    return inspect(saved[0], tmp_path_factory.mktemp("run") / "run", case=case), request.param
+    return inspect(open_all(saved[0]), tmp_path_factory.mktemp("run") / "run", case=case), request.param
 
 
 def test_a_step_for_each_checkpoint(inspected):
     inspection, _ = inspected
     assert inspection.run.steps.step.tolist() == list(STEPS)
     assert inspection.run.steps.epoch.tolist() == list(STEPS)
-    assert [path.name for path in inspection.checkpoints] == [f"epoch{step}.pt" for step in STEPS]
+    assert [one.path.name for one in inspection.checkpoints] == [f"epoch{step}.pt" for step in STEPS]
     assert inspection.run.meta["status"] == "finished"
     assert inspection.run.name.startswith("checkpoints")
     assert set(inspection.notes) <= set(inspection.run.meta["notes"])
@@ -133,7 +133,7 @@ def test_gradients_are_those_of_a_training_step(inspected, saved, data):
 
 
 def test_a_single_checkpoint_has_no_change(saved, tmp_path):
-    run = inspect(saved[0] / "epoch10.pt", tmp_path / "run").run
+    run = inspect(open_all(saved[0] / "epoch10.pt"), tmp_path / "run").run
     assert "unchanged_fraction" not in run.parameters or run.parameters.unchanged_fraction.isna().all()
     assert run.steps.step.tolist() == [10]
     assert run.name == "epoch10"
@@ -143,13 +143,13 @@ def test_checkpoints_without_a_step_are_counted(data, tmp_path):
     model = built(data)
     for name in ("first", "second", "third"):
         torch.save(model.state_dict(), tmp_path / f"{name}.pt")
-    inspection = inspect([tmp_path / f"{name}.pt" for name in ("first", "second", "third")], tmp_path / "run")
+    inspection = inspect(open_all([tmp_path / f"{name}.pt" for name in ("first", "second", "third")]), tmp_path / "run")
     assert inspection.run.steps.step.tolist() == [0, 1, 2]
     found = [note for note in inspection.notes if "no step later" in note]
     assert len(found) == 1
     assert "second.pt" in found[0]
     assert "third.pt" in found[0]
-    assert inspection.last.position is None
+    assert inspection.checkpoints[-1].position is None
 
 
 def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
@@ -158,7 +158,7 @@ def test_names_that_do_not_fit_the_model_are_told(saved, data, tmp_path):
     state["extra.weight"] = torch.ones(2, 2)
     state["convs.2.att"] = torch.ones(1, 1, 17)
     torch.save(state, tmp_path / "other.pt")
-    found = inspect(tmp_path / "other.pt", tmp_path / "run", case=make_case(data))
+    found = inspect(open_all(tmp_path / "other.pt"), tmp_path / "run", case=make_case(data))
     notes = " ".join(found.mismatches)
     assert not set(found.mismatches) & set(found.notes)
     assert set(found.mismatches) <= set(found.run.meta["notes"])
@@ -182,8 +182,8 @@ def broken(saved, tmp_path_factory):
 
 @pytest.mark.parametrize("given", ["state dict", "model", "model and data"])
 def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tmp_path, given):
-    found = inspect([broken, saved[0] / "epoch3.pt"], tmp_path / "run", case=make_case(data, given))
-    verdict = diagnose(found.run, weight_table(found)).verdict
+    found = inspect(open_all([broken, saved[0] / "epoch3.pt"]), tmp_path / "run", case=make_case(data, given))
+    verdict = diagnose(found.run).verdict
     assert (verdict.code, verdict.evidence[0].value) == ("non-finite", 2)
     assert "2 entries of the parameter convs.0.lin_l.weight" in verdict.text
     c = found.run.neurons.pivot(index="step", columns="law", values="c")
@@ -195,14 +195,14 @@ def test_what_is_not_finite_is_counted_and_costs_no_laws(broken, saved, data, tm
 
 def test_a_prefix_on_one_side_is_no_obstacle(saved, data, tmp_path):
     torch.save({f"net.{name}": value for name, value in saved[1][3].state_dict().items()}, tmp_path / "net.pt")
-    inspection = inspect(tmp_path / "net.pt", tmp_path / "run", case=make_case(data))
-    assert set(weight_table(inspection).parameter) == {name for name, _ in saved[1][3].named_parameters()}
+    inspection = inspect(open_all(tmp_path / "net.pt"), tmp_path / "run", case=make_case(data))
+    assert set(inspection.run.parameters.parameter) == {name for name, _ in saved[1][3].named_parameters()}
 
 
 def test_a_checkpoint_of_other_widths_is_refused_with_what_differs(saved, data, tmp_path):
     wide = ModelCase(gat(data.num_features, 4, hidden_channels=9, layers=3), (data.x, data.edge_index))
     with pytest.raises(InputError) as raised:
-        inspect(saved[0], tmp_path / "run", case=wide)
+        inspect(open_all(saved[0]), tmp_path / "run", case=wide)
     text = str(raised.value)
     assert "it has 0 of the model's 9 tensors with the same shape" in text
     assert "of another shape" in text
@@ -217,7 +217,7 @@ def test_a_loss_that_fails_ends_the_run(saved, data, tmp_path):
 
     case = ModelCase(built(data), (data.x, data.edge_index), loss=broken)
     with pytest.raises(ModelError, match="no such thing"):
-        inspect(saved[0], tmp_path / "run", case=case)
+        inspect(open_all(saved[0]), tmp_path / "run", case=case)
     assert gatdiag.load(tmp_path / "run").meta["status"] == "failed"
 
 
@@ -225,7 +225,7 @@ def test_a_layer_that_grew_has_no_change(tmp_path):
     torch.manual_seed(0)
     for step, width in ((1, 4), (2, 6)):
         torch.save(GCN(3, width, 2, out_channels=2).state_dict(), tmp_path / f"step{step}.pt")
-    inspection = inspect(tmp_path, tmp_path / "run")
+    inspection = inspect(open_all(tmp_path), tmp_path / "run")
     last = inspection.run.parameters[inspection.run.parameters.step == 2].set_index("parameter")
     assert np.isnan(last.loc["convs.0.lin.weight"].unchanged_fraction)
     assert not np.isnan(last.loc["convs.1.bias"].unchanged_fraction)
@@ -237,14 +237,14 @@ def test_a_series_of_two_models_is_refused(tmp_path):
     torch.save(GCN(3, 4, 2, out_channels=2).state_dict(), tmp_path / "step1.pt")
     torch.save({"other.weight": torch.eye(3)}, tmp_path / "step2.pt")
     with pytest.raises(InputError, match="different models"):
-        inspect(tmp_path, tmp_path / "run")
+        inspect(open_all(tmp_path), tmp_path / "run")
 
 
 def test_a_row_says_nothing_of_earlier_checkpoints(tmp_path):
     state = GCN(3, 4, 3, out_channels=2).state_dict()
     torch.save(state, tmp_path / "step1.pt")
     torch.save({name: value for name, value in state.items() if "convs.2" not in name}, tmp_path / "step2.pt")
-    *_, last = layer_table(inspect(tmp_path, tmp_path / "run")).itertuples()
+    *_, last = layer_table(inspect(open_all(tmp_path), tmp_path / "run")).itertuples()
     assert last.layer == "convs.2"
     assert math.isnan(last.norm)
     assert math.isnan(last.changed)
@@ -254,23 +254,23 @@ def test_a_row_says_nothing_of_earlier_checkpoints(tmp_path):
 def test_why_a_layer_has_no_c_is_told(tmp_path):
     model = GCN(3, 4, 2, out_channels=2, norm="batch")
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    notes = inspect(tmp_path / "model.pt", tmp_path / "run").notes
+    notes = inspect(open_all(tmp_path / "model.pt"), tmp_path / "run").notes
     assert any(note.startswith("no c: ") and "give --model, then c is exact" in note for note in notes)
     plain, graph = GCN(3, 4, 2, out_channels=2, act="elu"), torch.tensor([[0, 1], [1, 0]])
     torch.save(plain.state_dict(), tmp_path / "elu.pt")
     case = ModelCase(plain, (torch.ones(2, 3), graph))
-    notes = inspect(tmp_path / "elu.pt", tmp_path / "elu", case=case).notes
+    notes = inspect(open_all(tmp_path / "elu.pt"), tmp_path / "elu", case=case).notes
     assert any("no laws" in note and "elu" in note for note in notes)
 
 
 def codes(inspection):
-    return {finding.code: finding for finding in diagnose(inspection.run, weight_table(inspection))}
+    return {finding.code: finding for finding in diagnose(inspection.run)}
 
 
 class TestFindings:
     def of(self, state, folder, **further):
         torch.save({"state_dict": state, **further}, folder / "x.pt")
-        return codes(inspect(folder / "x.pt", folder / "run", overwrite=True))
+        return codes(inspect(open_all(folder / "x.pt"), folder / "run", overwrite=True))
 
     def test_nan_and_dead_neurons(self, saved, tmp_path):
         state = copy.deepcopy(saved[1][10].state_dict())
@@ -300,7 +300,7 @@ class TestFindings:
         for step in (0, 100):
             state["convs.0.lin.weight"] = state["convs.0.lin.weight"] + step
             torch.save(state, tmp_path / f"step{step}.pt")
-        found = codes(inspect(tmp_path, tmp_path / "run"))["unchanged-checkpoints"]
+        found = codes(inspect(open_all(tmp_path), tmp_path / "run"))["unchanged-checkpoints"]
         assert found.layers == ("convs.1", "convs.2")
 
     @pytest.mark.parametrize(
@@ -315,4 +315,4 @@ class TestFindings:
             for parameter in model.parameters():
                 parameter[0] = 0
         assert self.of(model.state_dict(), tmp_path) == {}
-        assert not weight_table(inspect(tmp_path / "x.pt", tmp_path / "r"))[["dead_rows", "dead_columns"]].sum().any()
+        assert gatdiag.load(tmp_path / "run").parameters[["dead_rows", "dead_columns"]].isna().all(axis=None)

@@ -95,8 +95,11 @@ VALUES = torch.linspace(-3, 3, 60).view(5, 4, 3)
 def test_tensors_of_every_shape_and_type(tensor):
     measured = measure(tensor, matrix=True)
     assert measured["norm"] == pytest.approx(tensor.double().norm().item(), rel=1e-6)
-    if tensor.dim() > 1:
+    if tensor.dim() > 0:
         assert count_dead(tensor) == dead_in_double(tensor)
+    else:
+        assert count_dead(tensor) == (0, 0)
+        assert count_dead(torch.zeros_like(tensor)) == (1, 1)
     if tensor.dim() > 1 and tensor.numel():
         sigma = torch.linalg.matrix_norm(tensor.double().flatten(1), 2).item()
         assert measured["spectral_norm"] == pytest.approx(sigma, rel=1e-6)

@@ -1,13 +1,13 @@
 """Checkpoints as people save them: what is read is what was saved."""
 
-import json
 import os
-import struct
+import shlex
 import subprocess
 import sys
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gatdiag.checkpoint import open_checkpoint
@@ -44,7 +44,7 @@ def test_every_format_gives_the_same_tensors(tmp_path, kind):
     assert_same({name: checkpoint.tensors[name] for name in plain(model)}, plain(model))
 
 
-@pytest.mark.parametrize("kind", ["torch", "torch (legacy)", "distributed"])
+@pytest.mark.parametrize("kind", ["torch", "torch (legacy)"])
 def test_the_order_is_that_of_the_file(tmp_path, kind):
     model, _ = trained()
     assert list(open_checkpoint(save(kind, plain(model), tmp_path)).tensors) == list(plain(model))
@@ -80,12 +80,18 @@ def test_lightning(tmp_path):
     assert checkpoint.notes == ("Prefixes removed from the names: model.",)
 
 
-def test_the_optimizer_of_a_distributed_checkpoint(tmp_path):
-    import torch.distributed.checkpoint as dcp
-
+def test_a_distributed_checkpoint_is_read_once_it_is_converted(tmp_path):
     model, optimizer = trained()
-    dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "epoch": 3}, checkpoint_id=tmp_path / "a")
-    checkpoint = open_checkpoint(tmp_path / "a")
+    state = {"model": model.state_dict(), "optim": optimizer.state_dict(), "epoch": 3}
+    dcp.save(state, checkpoint_id=tmp_path / "a", no_dist=True)
+    with pytest.raises(InputError, match="format_utils dcp_to_torch") as caught:
+        open_checkpoint(tmp_path / "a")
+    *_, module, mode, folder, _ = shlex.split(str(caught.value))
+    runpy_arguments = [mode, folder, str(tmp_path / "a.pt")]
+    done = subprocess.run([sys.executable, "-m", module, *runpy_arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert_same(checkpoint.tensors, plain(model))
     assert (checkpoint.step, checkpoint.epoch) == (2, 3)
     for name, parameter in model.named_parameters():
         assert torch.equal(checkpoint.optimizer.moments[name]["exp_avg_sq"], optimizer.state[parameter]["exp_avg_sq"])
@@ -143,7 +149,7 @@ def test_what_is_no_model_is_refused(tmp_path, data, reason):
 
 
 def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
-    with pytest.raises(InputError, match=r"imports 'tests\.checkpoint\.saved\.GAT'.* and .* more"):
+    with pytest.raises(InputError, match=r"GLOBAL tests\.checkpoint\.saved\.GAT .*torch\.save\(model\.state_dict"):
         reopened(tmp_path, GAT())
 
 
@@ -152,7 +158,7 @@ def test_a_whole_model_is_refused_by_what_it_asks_for(tmp_path):
     [
         (None, "no such file"),
         (b"", "not a checkpoint"),
-        (b"PK\3\4", "zip"),
+        (b"PK\3\4", "damaged"),
         (b"hello", "not a checkpoint"),
         (b"\x80\x02K\1.", "pickle"),
     ],
@@ -168,7 +174,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content, reason):
 
 @pytest.mark.parametrize(
     ("pipe", "opened", "reason"),
-    [("a.pt", "a.pt", "not a regular one"), ("model.safetensors.index.json", "", "no \\.metadata file and no")],
+    [("a.pt", "a.pt", "not a regular one"), ("model.safetensors.index.json", "", "expected a folder with")],
 )
 def test_a_pipe_is_not_waited_for(tmp_path, pipe, opened, reason):
     os.mkfifo(tmp_path / pipe)
@@ -200,15 +206,6 @@ def test_torchscript_is_refused(tmp_path):
         open_checkpoint(tmp_path / "script.pt")
 
 
-def test_indices_of_a_sparse_tensor_are_checked(tmp_path):
-    outside = torch.sparse_coo_tensor(torch.tensor([[5]]), torch.ones(1), (9,), check_invariants=False)
-    torch.save({"a": outside}, tmp_path / "a.pt")
-    data = (tmp_path / "a.pt").read_bytes()
-    (tmp_path / "a.pt").write_bytes(data.replace((5).to_bytes(8, "little"), (99).to_bytes(8, "little"), 1))
-    with pytest.raises(InputError, match="damaged"):
-        open_checkpoint(tmp_path / "a.pt")
-
-
 def test_two_gigabytes_are_not_read(tmp_path):
     """A file with a hole of 2 GB in it, opened by a process that may not have half as much memory of its own."""
     program = f"""
@@ -234,23 +231,3 @@ def test_nothing_in_the_file_changes(tmp_path):
     before = path.read_bytes()
     open_checkpoint(path).tensors["a"].zero_()
     assert path.read_bytes() == before
-
-
-def safetensors_of(kind, shape, size):
-    header = json.dumps({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}}).encode()
-    return struct.pack("<Q", len(header)) + header + bytes(size)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (safetensors_of("F32", [2**28, 0], 0), r"'a' is empty but has shape \[268435456, 0\]"),
-        (safetensors_of("F32", [2**60, 0], 0), "'a' is empty but has shape"),
-        (safetensors_of("F4", [2, 4], 4), "no state dict in it: expected dense tensors"),
-    ],
-)
-def test_what_could_not_be_worked_with_is_refused(content, message, tmp_path):
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        open_checkpoint(path)

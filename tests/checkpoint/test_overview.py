@@ -5,14 +5,14 @@ import torch
 from torch import nn
 from torch_geometric.nn import GATv2Conv
 
-from gatdiag.checkpoint import ModelCase, inspect, layer_table, weight_table
+from gatdiag.checkpoint import ModelCase, inspect, layer_table, open_all
 from gatdiag.roles import FEATURE
 from gatdiag.summary import weight_change
 
 
 def inspected(folder, data):
     torch.save(data, folder / "x.pt")
-    return inspect(folder / "x.pt", folder / "run")
+    return inspect(open_all(folder / "x.pt"), folder / "run")
 
 
 class Bipartite(nn.Module):
@@ -66,7 +66,7 @@ def test_what_changed_in_a_layer_is_counted_over_all_its_weights_of_at_least_1e_
     edges = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 0]])
     inputs = (torch.ones(4, 50), torch.ones(3, 20), edges)
     case = ModelCase(Bipartite(), inputs, loss=torch.Tensor.sum) if with_model else None
-    inspection = inspect([tmp_path / "step0.pt", tmp_path / "step1.pt"], tmp_path / "run", case=case)
+    inspection = inspect(open_all([tmp_path / "step0.pt", tmp_path / "step1.pt"]), tmp_path / "run", case=case)
     (row,) = layer_table(inspection).itertuples()
     assert row.changed == pytest.approx(changed / significant, rel=1e-12)
     assert row.unchanged == pytest.approx(unchanged / entries, rel=1e-12)
@@ -99,4 +99,4 @@ def test_the_second_moments_of_adam_are_measured(tmp_path):
     groups = [{"params": [at], "param_names": [f"{at}.weight"], "betas": (0.9, 0.99 + at / 200)} for at in (0, 1)]
     tensors = {f"{at}.weight": torch.ones(4, 3) for at in (0, 1)}
     inspection = inspected(tmp_path, {"model": tensors, "optimizer": {"state": state, "param_groups": groups}})
-    assert weight_table(inspection).second_moment.tolist() == pytest.approx([0, 12**0.5])
+    assert inspection.run.parameters.second_moment.tolist() == pytest.approx([0, 12**0.5])

@@ -261,6 +261,15 @@ class Wired(nn.Module):
         return [value for number, value in enumerate(values) if number not in read]
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_layers_without_a_matrix_have_no_law_and_a_reason(count):
+    tensors = {f"acts.{number}.weight": torch.ones(1) for number in range(count)}
+    laws, excluded = find_stack(tensors, find_layers(tensors))
+    assert not len(laws)
+    assert [one.what for one in excluded] == [f"acts.{number}" for number in range(count)]
+    assert "no layer has a weight matrix" in excluded[0].reason
+
+
 def test_no_law_is_false_where_layers_read_parts_of_others():
     found = 0
     for seed in range(250):

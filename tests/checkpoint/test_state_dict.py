@@ -48,3 +48,9 @@ def test_a_models_own_module_stays():
 def test_names_that_would_collide_stay():
     keys = ["lin._orig_mod.weight", "lin.weight"]
     assert clean_names(keys) == ({key: key for key in keys}, ())
+
+
+def test_lone_surrogates_are_escaped():
+    keys = ["module.lin\udc80.weight", "module.lin.weight"]
+    names = {"lin\\udc80.weight": keys[0], "lin.weight": keys[1]}
+    assert clean_names(keys) == (names, ("module.",))

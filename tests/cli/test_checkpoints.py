@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import pickle
+import random
 import re
 import shutil
 from pathlib import Path
@@ -15,12 +17,15 @@ from torch_geometric.nn import GCN
 from typer.testing import CliRunner
 
 import gatdiag
-from gatdiag.checkpoint import inspect, layer_table
+from gatdiag.checkpoint import inspect, layer_table, open_all
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
 from gatdiag.remedies.moments import POWERS
 from gatdiag.run.files import META
+from tests.checkpoint.saved import count_opens
+from tests.checkpoint.test_torch_file import Runs
+from tests.report.builder import Reader
 
 FACTORY = "tests.cli.test_checkpoints:network"
 LAYERS = 5
@@ -65,7 +70,7 @@ def saved(graph, tmp_path_factory):
 def runs(saved, tmp_path_factory):
     """The runs made of the first and the last checkpoint, without a page."""
     folder = tmp_path_factory.mktemp("runs")
-    return [inspect(saved / name, folder / name).run.folder for name in ("epoch0.pt", "epoch4.pt")]
+    return [inspect(open_all(saved / name), folder / name).run.folder for name in ("epoch0.pt", "epoch4.pt")]
 
 
 def outputs(path, graph):
@@ -161,6 +166,91 @@ class TestInspect:
         assert "120 layers after l39 are not shown" in done.stdout
         assert "l199" in done.stdout
 
+    @pytest.mark.parametrize(
+        "tensors",
+        [
+            {f"acts.{number}.weight": torch.ones(1) for number in range(100)},
+            {f"lin.{number}.weight": torch.tensor(1.0) for number in range(100)},
+            {f"w{number}": torch.ones(3) for number in range(100)},
+            {"lin\udc80.weight": torch.eye(3), "lin\udc80.bias": torch.ones(3)},
+        ],
+        ids=["activations", "scalars", "vectors", "surrogates"],
+    )
+    def test_files_of_odd_tensors_are_read(self, tmp_path, tensors, few_figures):
+        torch.save(tensors, tmp_path / "x.pt")
+        for arguments in (["inspect", "--out", tmp_path / "out"], ["diagnose"], ["compare", tmp_path / "x.pt"]):
+            done = run(*arguments, tmp_path / "x.pt")
+            assert (done.exit_code, done.stderr) == (0, "")
+        assert len(gatdiag.load(tmp_path / "out" / "run").parameter_names) == len(tensors)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("command", ["inspect", "diagnose", "compare", "rebalance"])
+    def test_hostile_files_are_refused_in_one_line_and_nothing_is_executed(self, tmp_path, command):
+        marker = tmp_path / "ran"
+        write_hostile(tmp_path / "files", marker)
+        for path in sorted((tmp_path / "files").iterdir()):
+            done = run(command, path, *[tmp_path / "out"] * (command in ("compare", "rebalance")))
+            assert (done.exit_code, done.stdout) == (2, ""), path.name
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(f"gatdiag: Cannot read '{path}': "), line
+            assert "internal error" not in line
+            assert "torch.save(model.state_dict(), FILE)" in line
+            assert not marker.exists()
+
+    @pytest.mark.parametrize("with_model", [False, True])
+    def test_each_file_is_opened_once(self, saved, monkeypatch, with_model):
+        opens = count_opens(monkeypatch)
+        done = run("inspect", saved, *["--model", FACTORY, "--data", "sbm"] * with_model)
+        assert done.exit_code == 0, done.stderr
+        assert opens == {str(saved / f"epoch{step}.pt"): 1 for step in (0, 2, 4)}
+
+    @pytest.mark.parametrize("command", ["compare", "diagnose"])
+    def test_each_file_is_opened_once_by_other_commands(self, saved, monkeypatch, command):
+        files = [saved / "epoch0.pt", saved / "epoch4.pt"]
+        opens = count_opens(monkeypatch)
+        assert run(command, *files).exit_code == 0
+        assert opens == {str(path): 1 for path in files}
+
+    @pytest.mark.parametrize("given", [[], ["--model", FACTORY], ["--model", FACTORY, "--data", "sbm"]])
+    def test_terminal_page_and_json_name_the_same_findings(self, saved, tmp_path, given):
+        content = torch.load(saved / "epoch4.pt", weights_only=True)
+        for side in ("lin_l", "lin_r"):  # shared
+            content["model_state_dict"][f"convs.1.{side}.weight"][:3] = 0
+        content["optimizer_state_dict"]["state"][NAMES.index("convs.2.att")]["exp_avg_sq"].zero_()
+        content["model_state_dict"] = {f"module.{name}": t for name, t in content["model_state_dict"].items()}
+        torch.save(content, tmp_path / "x.pt")
+        done = run("inspect", tmp_path / "x.pt", "--out", tmp_path / "out", *given)
+        assert done.exit_code == 0, done.stderr
+        told = run("diagnose", tmp_path / "out" / "run", "--json")
+        findings = json.loads(told.stdout)["diagnoses"][0]["findings"]
+        assert {"dead-weights", "parameters-without-gradient"} <= {finding["code"] for finding in findings}
+        terminal = " ".join(done.stdout.split())
+        page = Reader((tmp_path / "out" / "report.html").read_text()).words
+        for finding in findings:
+            assert f"[{finding['code']}]" in terminal
+            assert finding["text"] in terminal
+            assert finding["text"] in page
+        assert len(re.findall(r" \[[a-z-]+\]\n", done.stdout)) == len(findings)
+        assert "No problem found" not in terminal + page
+        if not given:
+            of_file = json.loads(run("diagnose", tmp_path / "x.pt", "--json").stdout)["diagnoses"][0]
+            assert of_file["findings"] == findings
+
+
+def write_hostile(folder, marker):
+    """Files that would run a command, are damaged, or are no checkpoints."""
+    folder.mkdir()
+    torch.save({"weight": Runs(f"touch {marker}")}, folder / "os.system.pt")
+    torch.save({"weight": Runs(f"touch {marker}")}, folder / "old.pt", _use_new_zipfile_serialization=False)
+    (folder / "bare.pt").write_bytes(pickle.dumps(Runs(f"touch {marker}")))
+    torch.save({"weight": torch.ones(1000)}, folder / "truncated.pt")
+    (folder / "truncated.pt").write_bytes((folder / "truncated.pt").read_bytes()[:-2000])
+    (folder / "random.pt").write_bytes(random.Random(0).randbytes(1000))
+    (folder / "empty.pt").write_bytes(b"")
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 16]}}).encode()
+    (folder / "lies.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+
 
 class TestRebalance:
     def test_the_function_stays_and_c_is_zero(self, saved, graph, tmp_path):
@@ -169,7 +259,7 @@ class TestRebalance:
         torch.testing.assert_close(
             outputs(tmp_path / "out.pt", graph), outputs(saved / "epoch4.pt", graph), rtol=1e-5, atol=1e-6
         )
-        layers = layer_table(inspect(tmp_path / "out.pt", tmp_path / "inspected"))
+        layers = layer_table(inspect(open_all(tmp_path / "out.pt"), tmp_path / "inspected"))
         assert layers.c[:-1].max() < 1e-6
         assert "largest difference of outputs in float64" in done.stdout
 

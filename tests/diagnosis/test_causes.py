@@ -11,8 +11,6 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.diagnosis.units import check_dead_weights
-from gatdiag.diagnosis.wiring import check_stored_gradients
 from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_meta
@@ -466,31 +464,31 @@ def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
 # --- stored weights --------------------------------------------------------------------------------------------------
 
 
-def weights(**columns):
-    import pandas as pd
-
-    rows = {"layer": "lin", "parameter": "lin.weight", "role": "feature weight", "norm": 1.0}
-    rows |= {"dead_rows": 0.0, "dead_columns": 0.0, "second_moment": math.nan}
-    return pd.DataFrame([{**rows, **{name: values[row] for name, values in columns.items()}} for row in range(2)])
+def of_checkpoint(folder, **columns):
+    """A run made of a checkpoint with two layers, with columns of their feature weights."""
+    columns = {"norm": [1.0, 1.0], **columns}
+    return build(folder, weights={name: [of] for name, of in columns.items()}, cadence={"every": "checkpoint"})
 
 
 def test_dead_weights_are_counted_by_layer(tmp_path):
-    facts = Facts(build(tmp_path / "run"))
-    table = weights(layer=["a", "b"], dead_rows=[3.0, 0.0], dead_columns=[0.0, 2.0])
-    first, second = check_dead_weights(facts, table)
-    assert (first.severity, first.text) == ("warning", "Layer a has 3 neurons whose incoming weights are all zero.")
-    assert (second.severity, second.text) == ("note", "Layer b has 2 inputs whose weights are all zero.")
-    (zero,) = check_dead_weights(facts, weights(norm=[0.0, 1.0], dead_rows=[4.0, 0.0]))
-    assert zero.text == "Layer lin has a weight matrix that is zero."
-    assert list(check_dead_weights(facts, weights(dead_rows=[math.nan] * 2))) == []
+    def texts(name, **columns):
+        return [(one.severity, one.text) for one in diagnose(of_checkpoint(tmp_path / name, **columns))]
+
+    assert texts("some", dead_rows=[3.0, 0.0], dead_columns=[0.0, 2.0]) == [
+        ("warning", "Layer convs.0 has 3 neurons whose incoming weights are all zero."),
+        ("note", "Layer convs.1 has 2 inputs whose weights are all zero."),
+    ]
+    ((_, text),) = texts("all", norm=[0.0, 1.0], dead_rows=[4.0, 0.0])
+    assert text == "Layer convs.0 has a weight matrix that is zero."
+    assert texts("unknown", dead_rows=[math.nan] * 2) == []
 
 
 def test_parameters_whose_second_moment_is_zero_never_got_a_gradient(tmp_path):
-    facts = Facts(build(tmp_path / "run"))
-    (found,) = check_stored_gradients(facts, weights(parameter=["a", "b"], second_moment=[0.0, 1.0]))
-    assert (found.parameters, found.layers) == (("a",), ("lin",))
+    (found,) = diagnose(of_checkpoint(tmp_path / "some", second_moment=[0.0, 1.0]))
+    assert (found.code, found.layers) == ("parameters-without-gradient", ("convs.0",))
+    assert found.parameters == ("convs.0.lin_l.weight",)
     assert "1 of 2 parameters" in found.text
-    assert list(check_stored_gradients(facts, weights())) == []
+    assert list(diagnose(of_checkpoint(tmp_path / "unknown"))) == []
 
 
 # --- what is there before the first step decides ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import gatdiag
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, LEVELS, columns, gradient_name, metric_functions, values_by_column
+from gatdiag.quantities import GROUPS, LEVELS, STORED, columns, gradient_name, metric_functions, values_by_column
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 from tests.recorder.loops import Gat, graph, loss_of
@@ -221,7 +221,9 @@ def test_every_column_is_measured_and_described(observed):
     for table in ("layers", "parameters", "neurons"):
         frame = getattr(observed.run, table)
         columns = {column for group in GROUPS.values() if group.table == table for column in group.columns}
-        assert columns == set(frame.columns) - {"step", "layer", "parameter", "role", "neuron", "law"}
+        of_checkpoints = {each.name for each in STORED if each.table == table}
+        assert frame[[*of_checkpoints]].isna().all(axis=None)
+        assert columns == set(frame.columns) - {"step", "layer", "parameter", "role", "neuron", "law"} - of_checkpoints
         assert not [column for column in columns if frame[column].isna().all()]
         described = {entry["name"] for entry in observed.run.meta["quantities"] if entry["table"] == table}
         assert described == columns

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import gatdiag.run
-from gatdiag.quantities import QUANTITIES
+from gatdiag.quantities import QUANTITIES, STORED
 from gatdiag.run import meta, tables
 
 # As agreed with everyone who records or reads a run; written out here a second time on purpose: none of these may go or
@@ -47,7 +47,7 @@ def test_what_the_user_logged_is_told_apart(column, logged):
 
 def test_the_documentation_has_every_column_key_and_file():
     text = gatdiag.run.__doc__
-    for column in QUANTITIES:
+    for column in (*QUANTITIES, *STORED):
         unit = re.escape(f" [{column.unit}]") if column.unit else ""
         assert re.search(rf"^    {column.name}{unit}: \w", text, re.MULTILINE), column.name
     for name in [*" ".join(KEYS.values()).split(), *meta.new(Path(), {})]:

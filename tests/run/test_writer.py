@@ -9,12 +9,13 @@ import signal
 
 import duckdb
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
-from gatdiag.run import Store, load, seal
+from gatdiag.run import Store, fill_parameters, load, seal
 from tests.run.recorded import META, ROWS, SEALED, STREAMS, append_step, check, files, record, same, step_rows
 
 
@@ -118,6 +119,34 @@ class TestAppend:
         store.close()
         found = load(folder).arrow("layers").select(["step", "mu", "mad"])
         assert found.to_pylist() == [{"step": 7, "mu": None, "mad": None}] * 2
+
+
+class TestFill:
+    def test_only_the_rows_of_the_step_and_the_columns_change(self, folder):
+        record(folder, range(3)).seal("finished")
+        fill_parameters(folder, 2, {"dead_rows": {"first.w": 4.0}, "second_moment": {"first.w": 0.0, "second.w": 1.5}})
+        check(load(folder), range(3))
+        rows = load(folder).arrow("parameters").to_pylist()
+        assert [(row["dead_rows"], row["dead_columns"], row["second_moment"]) for row in rows] == [
+            *[(None, None, None)] * 6,
+            (None, None, 1.5),
+            (4.0, None, 0.0),
+            (None, None, None),
+        ]
+        assert files(folder) == SEALED
+
+    def test_a_table_written_before_there_were_these_columns_is_read(self, folder):
+        record(folder, range(3)).seal("finished")
+        path = folder / "parameters.parquet"
+        pq.write_table(pq.read_table(path).drop_columns(["dead_rows", "dead_columns", "second_moment"]), path)
+        check(load(folder), range(3))
+        assert load(folder).parameters["second_moment"].isna().all()
+
+    def test_a_run_that_is_being_recorded_is_refused(self, folder):
+        store = record(folder, range(3))
+        with pytest.raises(InputError):
+            fill_parameters(folder, 2, {})
+        store.close()
 
 
 class TestMeta:

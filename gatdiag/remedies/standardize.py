@@ -25,10 +25,15 @@ def standardize(x: Tensor) -> Tensor:
 def column_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column; if it is constant, its size instead of a deviation.
 
-    Then rounding errors of the mean, and later rows that do differ, are divided by no tiny number.
+    Then later rows that do differ are divided by no tiny number. Sums are in units of the size, so that they do not
+    overflow, and the mean is corrected by that of the differences from it, so that it is exact for equal entries.
     """
     size = x.detach().abs().amax(0)
     size = torch.where(size > 0, size, 1)  # squares of entries below 1e-23 would underflow
-    deviation = (x / size).std(0, correction=min(1, len(x) - 1))
+    scaled = x / size
+    rounded_mean = scaled.detach().mean(0)
+    differences = scaled - rounded_mean
+    deviation = differences.std(0, correction=min(1, len(x) - 1))
     rounding = 8 * torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps  # torch sums narrower types in float32
-    return x.mean(0), torch.where(deviation > rounding, deviation, 1) * size
+    mean = (rounded_mean + differences.mean(0)) * size
+    return mean, torch.where(deviation > rounding, deviation, 1) * size

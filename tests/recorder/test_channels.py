@@ -67,6 +67,86 @@ def test_axes_are_followed_where_operations_move_them(x, axis):
     assert channel_axis(None, x) == axis
 
 
+NODES, MIXES_NODES = torch.randn(6, 6), nn.Parameter(torch.randn(6, 6))
+WEIGHT, PLACES = nn.Parameter(torch.randn(8, 5)), nn.Parameter(torch.randn(1, 8, 6, 6))
+
+
+def attention(x):
+    """Of each place to all others, as in SAGAN; of a feature map."""
+    flat = CONV(x).flatten(2)
+    return torch.bmm(flat, (CONV(x).flatten(2).mT @ flat).softmax(-1).mT).view(x.shape)
+
+
+def attention_of_channels(x):
+    """As in DANet."""
+    flat = x.flatten(2)
+    scores = flat @ flat.mT
+    return ((scores.amax(-1, keepdim=True).expand_as(scores) - scores).softmax(-1) @ flat).view(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("x", "axis"),
+    [
+        (torch.einsum("nctv,vw->nctw", CONV(IMAGE), NODES), -3),
+        (torch.einsum("nctv,vw->nctw", CONV(IMAGE), NODES * MIXES_NODES), -3),
+        (torch.einsum("nkctv,kvw->nctw", CONV(IMAGE).view(2, 2, 4, 6, 6), torch.randn(2, 6, 6)), -3),
+        (NODES @ CONV(IMAGE), -3),
+        ((MIXES_NODES @ MIXES_NODES).softmax(-1) @ CONV(IMAGE), -3),
+        ((CONV(IMAGE).mT @ NODES).mT.relu() + CONV(IMAGE), -3),
+        (attention(IMAGE) + IMAGE, -3),
+        (attention_of_channels(CONV(IMAGE)), -3),
+        (MIXES_NODES @ (TOKENS[:, :6] @ WEIGHT), -1),  # a linear layer, then one that mixes nodes
+        ((MIXES_NODES @ TOKENS[:, :6]) @ WEIGHT, -1),
+        (nn.Linear(7, 7)(LINEAR(TOKENS).mT).mT, -1),
+        (LINEAR(CONV(IMAGE).movedim(1, -1)).movedim(-1, 1), -3),
+        (torch.einsum("bchw,cd->bdhw", IMAGE, WEIGHT), -3),
+        (torch.einsum("cd,bchw->bdhw", WEIGHT, IMAGE), -3),
+        ((IMAGE.movedim(1, -1) @ WEIGHT).movedim(-1, 1), -3),
+    ],
+)
+def test_products_with_other_matrices_than_weights_leave_the_channels(x, axis):
+    assert channel_axis(None, x) == axis
+
+
+@pytest.mark.parametrize(
+    ("x", "axis"),
+    [
+        (CONV(IMAGE).mean(3), -2),
+        (CONV(IMAGE).sum((0, -1)), -2),
+        (CONV(IMAGE).amax(2), -2),
+        (CONV(IMAGE).max(3).values, -2),
+        (CONV(IMAGE).logsumexp(2), -2),
+        (CONV(IMAGE).norm(dim=3), -2),
+        (CONV(IMAGE).mean(1), -1),  # of the channels
+        (CONV(IMAGE).unbind(3)[0], -2),
+        (torch.stack([CONV(IMAGE), CONV(IMAGE)], 1), -3),
+        (torch.stack([CONV(IMAGE), CONV(IMAGE)], 2), -4),
+        (CONV(IMAGE).mean((2, 3), keepdim=True).expand(2, 8, 6, 6), -3),
+        (CONV(IMAGE)[0].expand(5, 8, 6, 6), -3),
+        (CONV(IMAGE).view(1, 2, 8, 6, 6).mean(1), -3),  # time and samples are one axis of the convolution
+        (CONV(IMAGE).view(2, 2, 4, 6, 6).mT.transpose(1, 2).reshape(2, 8, 6, 6), -3),  # channels are shuffled
+        (CONV(IMAGE).unflatten(1, (2, 4)).flatten(1, 2), -3),
+        (CONV(IMAGE).permute(0, 2, 3, 1).flatten(1, 2), -1),
+        (F.unfold(CONV(IMAGE), 2), -2),
+        (nn.InstanceNorm2d(8)(IMAGE * PLACES).relu(), -3),
+        (PLACES + CONV(IMAGE[:1]), -3),  # both have this shape
+        (CONV_1D(SEQUENCE[0]).relu(), -2),
+        (nn.ConvTranspose1d(8, 5, 2)(SEQUENCE[0]).sigmoid(), -2),
+        (CONV(IMAGE)[:, :, 0, 0].relu(), -1),
+        (CONV(IMAGE[:0]).relu(), -3),
+    ],
+)
+def test_axes_are_followed_where_they_are_joined_split_or_dropped(x, axis):
+    assert channel_axis(None, x) == axis
+
+
+def test_a_long_computation_ends():
+    x = TOKENS.clone().requires_grad_()
+    for _ in range(300):
+        x = torch.cat([x, x], 1).tanh()[:, :7]
+    assert channel_axis(None, x) == -1
+
+
 def test_without_a_graph_the_class_decides():
     with torch.no_grad():
         assert channel_axis(CONV, CONV(IMAGE)) == channel_axis(CONV, CONV(IMAGE[0])) == -3

@@ -124,6 +124,23 @@ class Squared(nn.Module):
         return self.weight * x.clamp(min=0) ** 2
 
 
+class BetweenNodes(nn.Module):
+    """As in ST-GCN: a convolution of (samples, channels, time, nodes), then products with weighted adjacency matrices.
+
+    Attention over time and nodes, with a residual connection, follows as in SAGAN.
+    """
+
+    def __init__(self, inputs, channels, nodes):
+        super().__init__()
+        self.conv, self.query = nn.Conv2d(inputs, 2 * channels, 1), nn.Conv2d(channels, 3, 1)
+        self.adjacency, self.importance = torch.rand(2, nodes, nodes), nn.Parameter(torch.ones(2, nodes, nodes))
+
+    def forward(self, x):
+        x = torch.einsum("nkctv,kvw->nctw", self.conv(x).unflatten(1, (2, -1)), self.adjacency * self.importance)
+        flat, query = x.flatten(2), self.query(x).flatten(2)
+        return torch.bmm(flat, (query.mT @ query).softmax(-1).mT).view(x.shape) + x
+
+
 def with_dead_channels(conv):
     with torch.no_grad():
         for parameter in conv.parameters():
@@ -162,15 +179,22 @@ IMAGES = {
         (3, 2, 5, 5, 5),
         dict.fromkeys(["0", "3", "4"], flat(0, 2, 3, 4, 1)),
     ),
+    "time and nodes": (
+        lambda: nn.Sequential(
+            with_dead_channels(nn.Conv2d(3, 8, 1)), BetweenNodes(8, 4, 6), nn.BatchNorm2d(4), nn.PReLU(),
+        ),
+        (2, 3, 5, 6),
+        dict.fromkeys(["0", "1", "1.conv", "1.query", "2", "3"], flat(0, 2, 3, 1)),
+    ),
     "one image": (
         lambda: nn.Sequential(with_dead_channels(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.PReLU(), nn.Conv2d(8, 5, 2)),
         (3, 7, 6),
         dict.fromkeys(["0", "2", "3"], flat(1, 2, 0)),
     ),
     "one sequence": (
-        lambda: nn.Sequential(with_dead_channels(nn.Conv1d(3, 8, 3)), nn.ReLU(), nn.Conv1d(8, 5, 2)),
+        lambda: nn.Sequential(with_dead_channels(nn.Conv1d(3, 8, 3)), nn.ReLU(), nn.PReLU(), nn.Conv1d(8, 5, 2)),
         (3, 11),
-        dict.fromkeys(["0", "2"], flat(1, 0)),
+        dict.fromkeys(["0", "2", "3"], flat(1, 0)),
     ),
     "frozen": (
         lambda: nn.Sequential(

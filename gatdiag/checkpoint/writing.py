@@ -136,7 +136,7 @@ def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> Non
     for name, state in moments.items():
         for key, new in state.items():
             old: Any = (states or {}).get(name, {}).get(key)
-            remedy = ": drop the moments, which are the optimizer's state"
+            remedy = ": drop the optimizer's state (drop_optimizer=True, or --moments drop)"
             rounded = _round_to(f"{key} of {name}", old, new, remedy)
             old.copy_(rounded)
 

@@ -38,11 +38,12 @@ def demo(
     The first training starts from Xavier weights, the second from balanced ones; all else is equal. Every step is
     recorded, and a page and figures in --out compare the two. After Ctrl-C the runs can still be read.
     """
-    from gatdiag.experiments.experiment import run_experiment
     from gatdiag.run import load
     from gatdiag.run.files import META
 
     out = choose_folder(out, f"*/{META}", overwrite=overwrite)
+    from gatdiag.experiments.experiment import run_experiment  # loads torch
+
     default_rate, default_epochs = demo_settings(data)
     experiment = Experiment(
         data=data,

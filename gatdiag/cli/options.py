@@ -162,7 +162,7 @@ def make_pool(jobs: int | None, backend: str, address: str | None) -> Pool:
 def check_folder(out: Path) -> None:
     """Raise InputError if the output folder is a file."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"--out: expected a folder, got the file {str(out)!r}")
+        raise InputError(f"expected a folder, got the file {str(out)!r}")
 
 
 def choose_folder(out: Path, made: str, *, overwrite: bool) -> Path:
@@ -183,5 +183,5 @@ def choose_folder(out: Path, made: str, *, overwrite: bool) -> Path:
         return out
     place = free_folder(out, made)
     if place.is_dir() and any(place.iterdir()):
-        raise InputError(f"{place} holds other files: choose another --out, or replace its contents with --overwrite")
+        raise InputError(f"{place} holds other files: choose another folder, or replace its contents with --overwrite")
     return place

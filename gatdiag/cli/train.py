@@ -52,10 +52,11 @@ def train(
     cadence = parse_every(every, "auto", "log")
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
-    from gatdiag.experiments.experiment import FILE, run_experiment
     from gatdiag.run.files import META
 
     out = choose_folder(out, META, overwrite=overwrite)
+    from gatdiag.experiments.experiment import FILE, run_experiment  # loads torch
+
     with epoch_progress(experiment.epochs, out) as progress:
         on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")
         result = run_experiment(

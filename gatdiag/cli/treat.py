@@ -70,7 +70,8 @@ def treat(
     from gatdiag.treatment.page import PAGE
 
     if remedy is not None and remedy not in CAUSES:
-        raise InputError(f"--remedy: expected the code of a finding, got {remedy!r}{suggest(remedy, CAUSES)}")
+        hint = f"gatdiag explain lists all{suggest(remedy, CAUSES)}"
+        raise InputError(f"--remedy: expected the code of a finding, got {remedy!r}: {hint}")
     check_folder(out)
     with redirect_stdout(sys.stderr):  # the user's code may print
         settings = _make_settings(data, optimizer, lr, weight_decay, epochs)

@@ -39,7 +39,7 @@ def test_a_silent_command_says_once_that_it_works(impatient):
         with break_silence("report"):
             wait_for("still working")
             time.sleep(0.2)
-            print("done")
+            sys.stdout.write("done\n")
         assert (sys.stdout, sys.stderr) == streams
     assert [stream.getvalue() for stream in streams] == ["done\n", "gatdiag: report is still working ...\n"]
 
@@ -49,7 +49,7 @@ def test_a_command_that_prints_is_left_alone(monkeypatch):
     monkeypatch.setattr(silence, "_INTERVAL", 0.001)
     with redirected() as (_, err), break_silence("train"):
         for _ in range(20):
-            print(".", end="", file=sys.stderr)
+            sys.stderr.write(".")
             time.sleep(0.005)
     assert err.getvalue() == "." * 20
 

@@ -112,6 +112,18 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, mes
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for place, message in (
+        (tmp_path, "holds other files"),
+        (tmp_path / "notes.txt", "expected a folder, got the file"),
+    ):
+        done = train(place, *SMALL)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_a_search_for_laws_that_takes_too_long_names_what_has_no_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", Mock(side_effect=TimeLimitError))
     done = train(tmp_path / "run", *SMALL)

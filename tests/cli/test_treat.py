@@ -89,7 +89,7 @@ def test_a_finding_of_ones_own_choice_is_treated(treat):
         ("made", [], "shelf:made is a module: give its class, or a function that returns one with fresh weights"),
         ("small", ["--seed", "a"], "--seed: expected integers separated by commas, such as 0,1,2, got 'a'"),
         ("small", ["--epochs", "0"], "Expected epochs to be 1 or more"),
-        ("small", ["--remedy", "dead-unit"], "expected the code of a finding, got 'dead-unit'. Did you mean 'dead-units'"),
+        ("small", ["--remedy", "dead-unit"], "got 'dead-unit': gatdiag explain lists all. Did you mean 'dead-units'"),
         ("small", ["--optimizer", "LBFGS"], "optimizer to be one of SGD, Adam, got 'LBFGS'"),
         ("small", ["--data", "moon"], "moon"),
         ("Raising", ["--epochs", "5"], "shelf:Raising raised KeyError during training: 'lost'"),

@@ -16,6 +16,10 @@ class InputError(GatdiagError):
     """An argument, a file or a name is invalid for its purpose."""
 
 
+class TakenError(InputError):
+    """The folder for a new run holds a run, or one is being recorded to it."""
+
+
 class TimeLimitError(GatdiagError):
     """An analysis exceeded its time limit."""
 

@@ -65,7 +65,7 @@ def watch(
             (`training_step`, `encode` and `decode`), before the first backward pass, from the traced computation. Laws
             that the first gradients violate are not recorded, as with a penalty on weights in the loss. For a
             LightningModule, the values of `self.log` are recorded, and its loss as `loss`.
-        folder: Where the run is written; `gatdiag.run` documents the format.
+        folder: Where the run is written; `gatdiag.run` documents the format. See `overwrite`.
         every: Which steps are recorded. "auto": every step until recording has taken 3 s, and then evenly spaced steps,
             as often as 5 % of the training time (`budget`) allows. That includes expensive quantities; the search for
             laws counts as at most 2.5 s. A number k: steps 0, k, 2k, ... "log": densely early, sparsely later. Or a
@@ -86,7 +86,8 @@ def watch(
         best: Name of a logged scalar; when it improves, the parameters are saved as `best.safetensors`. Smaller is
             better if the name contains loss, error, perplexity, mse or mae, otherwise larger; "max:..." and "min:..."
             override this.
-        overwrite: Delete the run in the folder. By default the folder must be empty or missing.
+        overwrite: Delete the run in the folder. By default, if the folder holds a run, a numbered sibling is written
+            (runs/gat10-2 for runs/gat10), and one line on standard error names it, as `recorder.folder` does.
         resume: True: continue after the last step of the run in the folder. A number: continue at that step; later rows
             are superseded. The model must have the recorded layers with the same shapes.
         include: Shell patterns of the names of layers to record, such as "convs.*". The table `steps` is of the whole
@@ -113,7 +114,8 @@ def watch(
         `recorder.diagnosis()` diagnoses the training so far.
 
     Raises:
-        InputError: An argument is wrong, or the folder is not empty, is being recorded, or has a run of another model.
+        InputError: An argument is wrong, the folder holds other files than a run, or the run to resume is of another
+            model or is being recorded.
         ModelError: The model has no parameters.
 
     Example:
@@ -149,6 +151,7 @@ def watch(
         layer_filter=make_layer_filter(include, exclude),
         name=name,
         overwrite=overwrite,
+        numbered=not overwrite and resume is False,
         resume=resume,
         warn=warn,
     )

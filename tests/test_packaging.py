@@ -70,12 +70,19 @@ def test_the_readme_has_the_commands_that_ci_runs(name, words):
 
 
 @pytest.mark.slow
-def test_the_readme_examples_run_as_they_stand(capsys, tmp_path, monkeypatch):
+def test_the_readme_examples_run_as_they_stand_and_once_more(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.+?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    names = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == re.findall(r"^print\(.+\)  # (.+)$", "\n".join(blocks), re.MULTILINE)
+    expected = re.findall(r"^print\(.+\)  # (.+)$", "\n".join(blocks), re.MULTILINE)
+    for place in ("", "-2"):  # a second run is written beside the first
+        names = {}
+        for block in blocks:
+            exec(compile(block, "README.md", "exec"), names)
+        printed = capsys.readouterr()
+        assert printed.out.splitlines() == expected
+        assert names["recorder"].folder == names["run"].folder == tmp_path / f"runs/gat10{place}"
+        assert names["treatment"].folder == tmp_path / f"treatment{place}"
+        assert [line for line in printed.err.splitlines() if "already holds" in line] == [
+            f"gatdiag: {name} already holds a run: writing to {name}-2" for name in ("runs/gat10", "treatment") if place
+        ]

@@ -120,7 +120,7 @@ def test_a_network_in_which_nothing_is_wrong_is_healthy():
 def test_without_an_optimizer_it_is_said_that_it_was_not_judged():
     diagnosis = gatdiag.preflight(perceptron(), X, loss=cross_entropy)
     assert {"lr-too-large", "parameters-not-in-optimizer"} <= {*diagnosis.skipped}
-    assert "pass it as optimizer=" in diagnosis.verdict.text
+    assert "give it, too (optimizer= or --optimizer)" in diagnosis.verdict.text
 
 
 @pytest.mark.parametrize(("lr", "code"), [(0.5, "healthy"), (500.0, "lr-too-large")])

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,10 @@ def test_a_folder_that_is_being_recorded(tmp_path, same_model):
     again = training if same_model else Training()
     first = gatdiag.watch(training.model, folder, metrics="fast")
     training.steps(3)
-    with pytest.raises(InputError, match=r"is being recorded.*call finish\(\).*overwrite=True.*resume=True"):
-        gatdiag.watch(again.model, folder, metrics="fast")
+    with pytest.warns(RecordingWarning, match="watched again") if same_model else nullcontext():
+        beside = gatdiag.watch(again.model, folder, metrics="fast")
+    assert beside.folder == tmp_path / "run-2"
+    beside.finish()
     training.steps(1)
     resumed = gatdiag.watch(again.model, folder, metrics="fast", resume=True)
     again.steps(1)
@@ -128,8 +131,6 @@ def test_a_model_that_is_watched_again_is_recorded_once(tmp_path):
     aside = gatdiag.watch(other.model, tmp_path / "other", metrics="fast")
     first = gatdiag.watch(training.model, tmp_path / "first", metrics="fast")
     training.steps(2)
-    with pytest.raises(InputError, match="is being recorded"):
-        gatdiag.watch(training.model, tmp_path / "other", metrics="fast")
     training.steps(1)
     with pytest.warns(RecordingWarning, match=r"first has ended.*watched again, in .*second; call finish\(\)"):
         second = gatdiag.watch(training.model, tmp_path / "second", metrics="fast")

@@ -102,7 +102,7 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
     if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise InputError(f"Expected the name of a file in an existing folder, got {format_path(target)}")
     if target.exists() and target.samefile(checkpoint.path) and not in_place:
-        raise InputError(f"{format_path(target)} is the checkpoint itself: give another name, or in_place=True")
+        raise InputError(f"{format_path(target)} is the checkpoint itself: give another name, or write it in place")
 
 
 def _round_to(name: str, old: Any, new: Tensor, remedy: str = "") -> Tensor:
@@ -136,7 +136,7 @@ def _replace_moments(data: Any, checkpoint: Checkpoint, moments: Moments) -> Non
     for name, state in moments.items():
         for key, new in state.items():
             old: Any = (states or {}).get(name, {}).get(key)
-            remedy = ": drop the optimizer's state, with drop_optimizer=True"
+            remedy = ": drop the optimizer's state (drop_optimizer=True, or --moments drop)"
             rounded = _round_to(f"{key} of {name}", old, new, remedy)
             old.copy_(rounded)
 

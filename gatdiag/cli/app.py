@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter
@@ -19,16 +19,17 @@ from gatdiag.cli.bench import bench
 from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
+from gatdiag.cli.explain import explain
 from gatdiag.cli.export import export
 from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
 from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
-from gatdiag.cli.printing import use_option_names
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
 from gatdiag.cli.reproduce import reproduce
+from gatdiag.cli.silence import break_silence
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
 from gatdiag.cli.training import INTERRUPTED
@@ -36,23 +37,12 @@ from gatdiag.cli.treat import treat
 from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
-_COMMANDS: Final[tuple[Callable[..., None], ...]] = (
-    demo,
-    train,
-    sweep,
-    reproduce,
-    report,
-    diagnose,
-    treat,
-    inspect,
-    compare,
-    rebalance,
-    laws,
-    preflight,
-    export,
-    bench,
-    faults,
-)
+_COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the groups of --help
+    "Your training": (demo, diagnose, report, compare, treat, preflight, export),
+    "Checkpoints": (inspect, rebalance),
+    "Theory": (laws, explain),
+    "Experiments": (train, sweep, reproduce, bench, faults),
+}
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2
 
@@ -61,7 +51,15 @@ _UsageError: Final[Any] = typer.BadParameter.__base__
 
 
 class _Group(TyperGroup):
-    """Commands that report wrong usage in one line."""
+    """Commands that report wrong usage in one line, listed in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each group of commands with its title; without rich, typer would write one list."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for title, commands in _COMMANDS.items():
+            with formatter.section(title):
+                named = ((command.__name__, self.commands[command.__name__]) for command in commands)
+                formatter.write_dl([(name.ljust(10), command.get_short_help_str(width)) for name, command in named])
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
@@ -86,7 +84,11 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
@@ -112,7 +114,7 @@ def _with_error_handling(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*, debug: bool, **options: Any) -> None:
-        with _errors_in_one_line(debug), _warnings_in_one_line():
+        with break_silence(command.__name__), _errors_in_one_line(debug), _warnings_in_one_line():
             command(**options)
 
     annotation = Annotated[bool, typer.Option("--debug", help="Print the full traceback of an error.")]
@@ -135,7 +137,7 @@ def _errors_in_one_line(debug: bool) -> Iterator[None]:
 
 
 def _format_error(error: BaseException) -> str:
-    text = printable(" ".join(use_option_names(str(error)).split()))
+    text = printable(" ".join(str(error).split()))
     match error:
         case GatdiagError():
             return text
@@ -155,7 +157,7 @@ def _warnings_in_one_line() -> Iterator[None]:
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        text = " ".join(use_option_names(str(message)).split()).removeprefix("gatdiag: ")
+        text = " ".join(str(message).split()).removeprefix("gatdiag: ")
         if text not in seen:
             seen.add(text)
             _print_error(text)
@@ -170,8 +172,9 @@ def _print_error(text: str) -> None:
     typer.echo(f"gatdiag: {text}", err=True)
 
 
-for _command in _COMMANDS:
-    app.command()(_with_error_handling(_command))
+for _title, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_title)(_with_error_handling(_command))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gatdiag.cli.diagnose import print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, check_empty
+from gatdiag.cli.options import DATA_FOLDER, Epochs, Graph, LearningRate, Out, Overwrite, Root, choose_folder, setting
 from gatdiag.cli.printing import plain_console
 from gatdiag.cli.training import epoch_progress
 from gatdiag.experiments.settings import Experiment, demo_settings
@@ -24,35 +24,31 @@ SCHEMES: Final = ("xavier", "balanced_orthogonal")
 
 
 def demo(
-    dataset: Annotated[str, typer.Option(metavar="NAME", help=f"Graph to train on: {GRAPHS}.")] = "sbm",
+    data: Graph = "sbm",
     root: Root = DATA_FOLDER,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder: the runs, the page and the figures.")] = Path(
-        "gatdiag-demo"
-    ),
-    layers: Annotated[int, typer.Option(metavar="N", min=2, help="Number of layers.")] = 10,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Epochs per training. Default: depends on the graph.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Learning rate of SGD. Default: depends on the graph.")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of the weights, from 0 to 2**63 - 1.")] = 0,
+    layers: Annotated[int, setting("layers", min=2)] = 10,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    seed: Annotated[int, setting("seed")] = 0,
+    out: Out = Path("gatdiag-demo"),
     overwrite: Overwrite = False,
 ) -> None:
     """Train a deep GAT twice, see one training fail, and read why.
 
     The first training starts from Xavier weights, the second from balanced ones; all else is equal. Every step is
-    recorded, and a page and figures compare the two. After Ctrl-C the runs can still be read.
+    recorded, and a page and figures in --out compare the two. After Ctrl-C the runs can still be read.
     """
-    from gatdiag.experiments.experiment import run_experiment
     from gatdiag.run import load
+    from gatdiag.run.files import META
 
-    check_empty(out, overwrite=overwrite)
-    default_rate, default_epochs = demo_settings(dataset)
+    out = choose_folder(out, f"*/{META}", overwrite=overwrite)
+    from gatdiag.experiments.experiment import run_experiment  # loads torch
+
+    default_rate, default_epochs = demo_settings(data)
     experiment = Experiment(
-        data=dataset,
+        data=data,
         layers=layers,
-        learning_rate=default_rate if learning_rate is None else learning_rate,
+        learning_rate=default_rate if lr is None else lr,
         epochs=default_epochs if epochs is None else epochs,
         seed=seed,
     )
@@ -63,8 +59,8 @@ def demo(
             # every=1, so that the page has no gaps on a slow machine either
             run_experiment(training, root, folder, every=1, overwrite=overwrite, progress=on_epoch)
     runs = [load(folder) for folder in trainings]
-    _print(runs, f"A GAT of {layers} layers on {dataset}, seed {seed}, learning rate {experiment.rate:g}")
-    _write(runs, out, dataset, overwrite=overwrite)
+    _print(runs, f"A GAT of {layers} layers on {data}, seed {seed}, learning rate {experiment.rate:g}")
+    _write(runs, out, data, overwrite=overwrite)
 
 
 def _print(runs: Sequence[Run], subject: str) -> None:
@@ -83,11 +79,11 @@ def readable(name: str) -> str:
     return name.replace("-", " ").replace("_", " ").replace("xavier", "Xavier")
 
 
-def _write(runs: Sequence[Run], out: Path, dataset: str, *, overwrite: bool) -> None:
+def _write(runs: Sequence[Run], out: Path, data: str, *, overwrite: bool) -> None:
     from gatdiag.figures import save_figures
     from gatdiag.report import write_report
 
-    title = f"{dataset}: {' and '.join(readable(run.name) for run in runs)} weights"
+    title = f"{data}: {' and '.join(readable(run.name) for run in runs)} weights"
     page = write_report(runs, out / "report.html", title=title, overwrite=overwrite)
     figures = save_figures(runs, out / "figures", formats=("png",))
     typer.echo(f"\nPage: {page}\nFigures ({len(figures)}): {out / 'figures'}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gatdiag.cli.options import AsJson, FailOn, Level
-from gatdiag.cli.printing import plain_console, print_json, use_option_names
+from gatdiag.cli.printing import plain_console, print_json
 from gatdiag.errors import InputError
 from gatdiag.names import printable
 
@@ -88,8 +88,7 @@ def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
     """Print a diagnosis; ``reasons`` is where to find why checks were skipped."""
     console = plain_console()
     for line in diagnosis.lines(reasons):
-        is_to_paste = line.startswith("    ")
-        console.print(printable(line if is_to_paste else use_option_names(line)), soft_wrap=is_to_paste)
+        console.print(printable(line), soft_wrap=line.startswith("    "))  # what is to be pasted is not broken
 
 
 def exit_with_status(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:

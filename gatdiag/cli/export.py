@@ -5,16 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import Overwrite
+from gatdiag.cli.options import OUT, Overwrite
 
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: csv or parquet.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder. Default: RUN-FORMAT.")] = None,
+    out: Annotated[Path | None, OUT] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Export the tables of a run as CSV or Parquet."""
+    """Export the tables of a run as CSV or Parquet.
+
+    Without --out, into the folder RUN-FORMAT.
+    """
     from gatdiag import run
 
     kind: Any = to.lower()  # checked by export()

@@ -18,6 +18,7 @@ from gatdiag.cli.diagnose import exit_with_status, print_diagnosis
 from gatdiag.cli.options import (
     CHECKPOINT_MODEL,
     DATA_FOLDER,
+    OUT,
     Data,
     FailOn,
     Inputs,
@@ -25,7 +26,7 @@ from gatdiag.cli.options import (
     Overwrite,
     Root,
     Transform,
-    check_empty,
+    choose_folder,
 )
 from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.errors import InputError
@@ -68,10 +69,7 @@ def inspect(
     inputs: Inputs = None,
     root: Root = DATA_FOLDER,
     transform: Transform = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Output folder: a run made of the checkpoints, its page and its figures."),
-    ] = None,
+    out: Annotated[Path | None, OUT] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Skip spectral norms and quantiles of change, which take most of the time."),
@@ -82,17 +80,19 @@ def inspect(
     """Read saved checkpoints and report what stands out.
 
     Nothing in a file is ever executed. With --model, the laws are those of the model; with --data as well, it also runs
-    forward and backward with the weights of each checkpoint. Exits with status 0 if every finding is less severe than
+    forward and backward with the weights of each checkpoint. --out keeps a run made of the checkpoints, its page and
+    its figures. Exits with status 0 if every finding is less severe than
     --fail-on, 1 if one is not, 2 if a file cannot be read.
     """
     from gatdiag import checkpoint
     from gatdiag.diagnosis import diagnose
     from gatdiag.experiments.pool import one_thread
+    from gatdiag.run.files import META
 
     if model is None and any(given is not None for given in (data, inputs, transform)):
         raise InputError("--data, --inputs and --transform need a model: give --model, too")
     if out is not None:
-        check_empty(out, overwrite=overwrite)
+        out = choose_folder(out, f"run/{META}", overwrite=overwrite)
     scratch = tempfile.TemporaryDirectory(prefix="gatdiag-") if out is None else nullcontext(str(out))
     # spectral norms are many small products, for which threads cost more than they gain
     threads = one_thread() if model is None else nullcontext()

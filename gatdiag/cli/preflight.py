@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatdiag.cli.diagnose import exit_with_status, print_diagnosis
-from gatdiag.cli.options import DATA_FOLDER, AsJson, Data, Factory, FailOn, Inputs, Level, Root, Transform
+from gatdiag.cli.options import (
+    DATA_FOLDER,
+    AsJson,
+    Data,
+    Factory,
+    FailOn,
+    Inputs,
+    LearningRate,
+    Level,
+    Root,
+    Transform,
+    WeightDecay,
+)
 from gatdiag.cli.printing import print_json
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
@@ -42,12 +54,8 @@ def preflight(
         str | None,
         typer.Option(metavar="NAME", help="Class of torch.optim, such as Adam. Without it, no optimizer step is made."),
     ] = None,
-    lr: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Learning rate. Default: that of the optimizer.")
-    ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Weight decay. Default: that of the optimizer.")
-    ] = None,
+    lr: LearningRate = None,
+    weight_decay: WeightDecay = None,
     as_json: AsJson = False,
     fail_on: FailOn = Level.error,
 ) -> None:

@@ -1,25 +1,14 @@
-"""Output on the terminal: tables, JSON, and messages that name options instead of Python arguments."""
+"""Output on the terminal: tables and JSON."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-
-_OPTIONS: Final[Mapping[str, str]] = {
-    "overwrite=True": "--overwrite",
-    "in_place=True": "--in-place",
-    "drop_optimizer=True": "--moments drop",
-    "root=FOLDER": "--root FOLDER",
-    "gatdiag.find_laws(model, ...)": "gatdiag laws",
-    # what no command has
-    "resume=True to continue it, ": "",
-    " (set law_search_seconds=..., None for no limit)": "",
-}
 
 
 def plain_console() -> Console:
@@ -52,15 +41,3 @@ def print_json(document: Any) -> None:
     from gatdiag.run.meta import to_json
 
     typer.echo(json.dumps(to_json(document), allow_nan=False))
-
-
-def use_option_names(text: str) -> str:
-    """Replace Python arguments in a message by the options of the command line.
-
-    Example:
-        >>> use_option_names("give another folder, or overwrite=True")
-        'give another folder, or --overwrite'
-    """
-    for argument, option in _OPTIONS.items():
-        text = text.replace(argument, option)
-    return text

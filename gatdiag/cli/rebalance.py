@@ -15,7 +15,7 @@ import typer
 
 from gatdiag.cli.inspect import infer_sizes
 from gatdiag.cli.options import CHECKPOINT_MODEL, DATA_FOLDER, Data, Inputs, Overwrite, Root, Transform
-from gatdiag.cli.printing import plain_console, use_option_names
+from gatdiag.cli.printing import plain_console
 from gatdiag.errors import InputError, ModelError, OptimizerError
 from gatdiag.names import join_names, printable, quote
 
@@ -161,7 +161,7 @@ def _all_names(model: nn.Module, parameters: Iterable[str], names: Mapping[str, 
 
 def _skipped_lines(exclusions: Sequence[Exclusion]) -> list[str]:
     reasons = Counter(exclusion.reason for exclusion in exclusions)
-    return [f"skipped {count}: {use_option_names(reason)}" for reason, count in reasons.most_common()]
+    return [f"skipped {count}: {reason}" for reason, count in reasons.most_common()]
 
 
 def _rescaled_moments(checkpoint: Checkpoint, scales: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]] | None:

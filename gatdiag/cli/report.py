@@ -23,13 +23,13 @@ _FORMATS: Final = ("html", *_PICTURES)
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of the runs to report on.")],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="FILE|DIR",
             help="NAME.html, with figures in NAME-figures beside it; NAME.pdf, with all figures in one file; else a "
-            "folder, for report.html and the figures.",
+            "folder, for the page and the figures. Default: RUN.html.",
         ),
-    ] = Path("report.html"),
+    ] = None,
     formats: Annotated[
         str | None,
         typer.Option(
@@ -43,12 +43,14 @@ def report(
 ) -> None:
     """Write a page about recorded runs.
 
-    It shows what was trained, whether it trained, and what stands out. The page is one self-contained HTML file. An
-    earlier report of the same name is replaced.
+    It shows what was trained, whether it trained, and what stands out. The page is one self-contained HTML file, named
+    after the run; for several, A-vs-B.html or A-and-2-more.html. An earlier report of the same name is replaced.
     """
     from gatdiag.report import write_report
     from gatdiag.report.page import open_runs
 
+    name = f"{_page_name(runs)}.html"
+    out = Path(name) if out is None else out
     kind = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     wanted = _parse_formats(formats or ("pdf" if kind == "pdf" else "html"))
     if out.is_file() and kind not in ("html", "pdf"):
@@ -60,11 +62,19 @@ def report(
         _save_pdf(opened, out, overwrite=overwrite)
         typer.echo(out)
         return
-    page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / "report.html", out)
+    page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / name, out)
     if "html" in wanted:
         typer.echo(write_report(opened, page, title=title, overwrite=overwrite))
     if pictures := [name for name in _PICTURES if name in wanted]:
         typer.echo(f"{_save_pictures(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
+
+
+def _page_name(runs: Sequence[Path]) -> str:
+    """The name of a page about runs, after their folders."""
+    first, *others = [run.name for run in dict.fromkeys(run.resolve() for run in runs)]
+    if len(others) == 1:
+        return f"{first}-vs-{others[0]}"
+    return f"{first}-and-{len(others)}-more" if others else first
 
 
 def _parse_formats(formats: str) -> list[str]:

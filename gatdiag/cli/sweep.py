@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Address, Backend, Root, Workers, make_pool
+from gatdiag.cli.options import DATA_FOLDER, Address, Backend, Jobs, Out, Root, make_pool
 from gatdiag.cli.printing import format_number, make_table, plain_console
 from gatdiag.cli.training import count_progress, report_failures
 from gatdiag.errors import InputError
@@ -28,11 +28,15 @@ _FORMS = {
 def sweep(
     grid: Annotated[
         Path,
-        typer.Argument(metavar="GRID", help="TOML file with settings of `gatdiag train`, such as layers = [2, 5, 10]."),
+        typer.Argument(
+            metavar="GRID",
+            help="TOML file with settings of `gatdiag train`, such as layers = [2, 5, 10]; --lr is learning_rate in "
+            "it, and --hidden is width.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("sweep"),
+    out: Out = Path("sweep"),
     root: Root = DATA_FOLDER,
-    workers: Workers = None,
+    jobs: Jobs = None,
     backend: Backend = "processes",
     address: Address = None,
     record: Annotated[
@@ -49,7 +53,7 @@ def sweep(
     from gatdiag.experiments import sweep as sweeping
     from gatdiag.run.files import atomic_write
 
-    pool = make_pool(workers, backend, address)
+    pool = make_pool(jobs, backend, address)
     cells = sweeping.read_grid(grid)
     with count_progress(str(out), len(cells)) as on_cell:
         failed = sweeping.sweep(cells, out, root, pool=pool, watched=cells if record else (), on_cell=on_cell)

@@ -7,11 +7,11 @@ from dataclasses import fields
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, add_options, parse_every
+from gatdiag.cli.options import DATA_FOLDER, Overwrite, Root, add_options, choose_folder, parse_every, setting
 from gatdiag.cli.training import epoch_progress
 from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
@@ -22,21 +22,11 @@ if TYPE_CHECKING:
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option per field of `Experiment`, which the command receives as keyword arguments."""
-    hints = get_type_hints(Experiment, include_extras=True)
     for one in fields(Experiment):
-        option = _option(one.name, *get_args(hints[one.name]))
+        kind: Any = type(one.default)
+        option = Annotated[kind, setting(one.name)]
         add_options(command, Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=option))
     return command
-
-
-def _option(name: str, kind: Any, text: str) -> Any:
-    """The typer option of a field; possible values are listed in its help and checked by `Experiment`."""
-    if name == "data":
-        text = f"{text.removesuffix('.')}: {GRAPHS}."
-    if get_origin(kind) is Literal:
-        text, kind = f"{text} One of {', '.join(get_args(kind))}.", str
-    metavar = None if kind is bool else {int: "N", float: "X"}.get(kind, "NAME")
-    return Annotated[kind, typer.Option(metavar=metavar, help=text)]
 
 
 @with_settings
@@ -56,13 +46,16 @@ def train(
 
     The defaults are those of "Are GATs Out of Balance?". On the CPU, equal options give equal numbers. The run folder
     also holds the parameters of the best validation accuracy, and experiment.json with settings and result. Read it
-    with `gatdiag diagnose` and `gatdiag report`.
+    with `gatdiag diagnose` and `gatdiag report`. If RUN holds a run, RUN-2 is written.
     """
     experiment = Experiment(**settings)
     cadence = parse_every(every, "auto", "log")
     if metrics not in ("fast", "standard", "full"):
         raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
-    from gatdiag.experiments.experiment import FILE, run_experiment
+    from gatdiag.run.files import META
+
+    out = choose_folder(out, META, overwrite=overwrite)
+    from gatdiag.experiments.experiment import FILE, run_experiment  # loads torch
 
     with epoch_progress(experiment.epochs, out) as progress:
         on_epoch = partial(progress, f"{experiment.model}-{experiment.layers} on {experiment.data}")

@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, GRAPHS, Overwrite, Root, Transform, check_empty
+from gatdiag.cli.options import (
+    DATA_FOLDER,
+    Epochs,
+    Factory,
+    Graph,
+    LearningRate,
+    Out,
+    Overwrite,
+    Root,
+    Transform,
+    WeightDecay,
+    check_folder,
+    setting,
+    suggest,
+)
 from gatdiag.cli.printing import plain_console
 from gatdiag.errors import GatdiagError, InputError, ModelError
 
@@ -23,33 +37,14 @@ if TYPE_CHECKING:
 
 
 def treat(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="PACKAGE.MODULE:FACTORY",
-            help="A class or function that returns an nn.Module with fresh weights. Arguments called in_channels and "
-            "out_channels receive the number of features and classes of --data.",
-        ),
-    ],
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Graph to train on; the model is called as model(x, edge_index), or as model(data) if its forward "
-            f"takes data: {GRAPHS}.",
-        ),
-    ] = "sbm",
+    factory: Factory,
+    data: Graph = "sbm",
     root: Root = DATA_FOLDER,
     transform: Transform = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Steps per training. Default: depends on the graph.")
-    ] = None,
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help="SGD (without momentum) or Adam.")] = "SGD",
-    learning_rate: Annotated[
-        float | None,
-        typer.Option("--lr", metavar="RATE", help="Learning rate. Default: depends on the graph and the optimizer."),
-    ] = None,
-    weight_decay: Annotated[float, typer.Option(metavar="NUMBER", help="Weight decay.")] = 0.0,
+    epochs: Epochs = None,
+    optimizer: Annotated[str, setting("optimizer")] = "SGD",
+    lr: LearningRate = None,
+    weight_decay: WeightDecay = None,
     remedy: Annotated[
         str | None,
         typer.Option(
@@ -57,33 +52,35 @@ def treat(
             help="Code of the finding to treat instead of the first, such as init-unbalanced.",
         ),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="LIST", help="Random seeds of the weights, separated by commas.")
+    seed: Annotated[
+        str, typer.Option(metavar="N,...", help="Random seed of the weights, or several separated by commas.")
     ] = "0,1,2",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder: the runs and the page.")] = Path("treatment"),
+    out: Out = Path("treatment"),
     overwrite: Overwrite = False,
 ) -> None:
     """Diagnose a training, apply the remedy, and train again.
 
-    Shows both trainings, which are full-batch on cross-entropy, side by side. If a remedy does not help, that of the
-    next finding is tried; what only you can change is named with its place in the code. A healthy training is left as
-    it is.
+    FACTORY returns a model with fresh weights, called as model(x, edge_index), or as model(data) if its forward takes
+    data. A page in --out shows both trainings, full-batch on cross-entropy, side by side. If a remedy does not help,
+    that of the next finding is tried; what only you can change is named with its place in the code. A healthy training
+    is left as it is.
     """
     from gatdiag.diagnosis import CAUSES
     from gatdiag.treatment import treat as treat_
     from gatdiag.treatment.page import PAGE
 
     if remedy is not None and remedy not in CAUSES:
-        raise InputError(f"--remedy: expected the code of a finding ({', '.join(CAUSES)}), got {remedy!r}")
-    check_empty(out, overwrite=overwrite)
+        hint = f"gatdiag explain lists all{suggest(remedy, CAUSES)}"
+        raise InputError(f"--remedy: expected the code of a finding, got {remedy!r}: {hint}")
+    check_folder(out)
     with redirect_stdout(sys.stderr):  # the user's code may print
-        settings = _make_settings(data, optimizer, learning_rate, weight_decay, steps)
+        settings = _make_settings(data, optimizer, lr, weight_decay, epochs)
         make, train, inputs = _make_training(factory, data, root, transform, settings)
         done = treat_(
             make,
             train,
             *inputs,
-            seeds=_parse_seeds(seeds),
+            seeds=_parse_seeds(seed),
             remedy=remedy,
             folder=out,
             overwrite=overwrite,
@@ -91,7 +88,7 @@ def treat(
             on_progress=lambda text: typer.echo(text, err=True),
         )
     plain_console().print(str(done), soft_wrap=True)
-    typer.echo(f"Page: {out / PAGE}")
+    typer.echo(f"Page: {done.folder / PAGE}")
 
 
 def _make_training(
@@ -117,20 +114,20 @@ def _make_training(
 
 
 def _make_settings(
-    data: str, optimizer: str, learning_rate: float | None, weight_decay: float, steps: int | None
+    data: str, optimizer: str, lr: float | None, weight_decay: float | None, epochs: int | None
 ) -> Experiment:
     from gatdiag.experiments.settings import Experiment, demo_settings
 
-    default_rate, default_steps = demo_settings(data)
+    default_rate, default_epochs = demo_settings(data)
     kind = next((name for name in ("SGD", "Adam") if name.lower() == optimizer.lower()), optimizer)
-    rate = learning_rate if learning_rate is not None else 0.01 if kind == "Adam" else default_rate
+    rate = lr if lr is not None else 0.01 if kind == "Adam" else default_rate
     if not rate > 0:
         raise InputError(f"--lr: expected a positive learning rate, got {rate}")
     return Experiment(
         optimizer=kind,  # type: ignore[arg-type]  # checked by Experiment
         learning_rate=rate,
-        weight_decay=weight_decay,
-        epochs=default_steps if steps is None else steps,
+        weight_decay=weight_decay or 0.0,
+        epochs=default_epochs if epochs is None else epochs,
     )
 
 
@@ -138,4 +135,4 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--seeds: expected integers separated by commas, such as 0,1,2, got {text!r}") from None
+        raise InputError(f"--seed: expected integers separated by commas, such as 0,1,2, got {text!r}") from None

@@ -30,6 +30,7 @@ class Cause:
         is_symptom: An effect, not a cause; as a note it is never reported by itself.
         below_if_late: The code below which it ranks if it arose in training and was not there from the start.
         is_remark: It never keeps a network from training.
+        limits: The names of the thresholds that its findings name (`gatdiag.diagnosis.THRESHOLDS`).
     """
 
     title: str
@@ -43,6 +44,7 @@ class Cause:
     is_symptom: bool = False
     below_if_late: str = ""
     is_remark: bool = False
+    limits: tuple[str, ...] = ()
 
 
 GLOROT: Final = Remedy(
@@ -82,22 +84,26 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "training_curves", "Every p.grad is None or zero when loss.backward() is called.",
         Remedy("optimizer.zero_grad()  # in every step, before loss.backward()", (Action("clear_gradients"),)),
         severity="certain", needs_training=True,
+        limits=("stale",),
     ),
     "loss-broadcast": Cause(
         "Outputs and targets are broadcast in the loss", "the gradient does not depend on a node's own target",
         "training_curves", "out.shape == y.shape is True where the loss compares outputs and targets.",
         Remedy("y = y.view_as(out)  # before the loss: [N, 1] - [N] is [N, N]"), severity="certain",
         is_independent=True,
+        limits=("broadcast", "target-moves"),
     ),
     "no-training-signal": Cause(
         "No training signal", "without a gradient nothing else can be judged", "gradient_norms",
         "The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
         Remedy("print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees"),
         severity="error",
+        limits=("labels",),
     ),
     "nonfinite-operation": Cause(
         "An operation returned NaN or infinity", "after the first NaN no measurement means anything", "overview",
         _ANOMALY, severity="error",
+        limits=("size",),
     ),
     "non-finite": Cause(
         "NaN or infinite values", "of checkpoints, which do not show where it came from", "overview", _ANOMALY,
@@ -120,61 +126,78 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "training_curves", "With model.train() before each step the learning curve is the same.",
         Remedy("model.train()  # at the start of each epoch, as evaluation leaves the model in evaluation mode"),
         needs_training=True, is_independent=True,
+        limits=("batches",),
     ),
     "input-constant": Cause(
         "All nodes have the same features", "rows that start alike stay alike", "smoothing_by_layer",
         "The rows of the input differ: (data.x != data.x[0]).any() is True.", _POSITIONS, is_independent=True,
+        limits=("input-constant",),
     ),
     "input-scale": Cause(
         "Inputs have an unusual scale", "outputs, gradients and curvature scale with the inputs",
         "training_curves", "With standardized features the learning curve is the same.",
+        limits=("input-large", "input-huge", "input-small"),
     ),
     "init-too-large": Cause(
         "Initial weights are too large", "outputs grow with the product of the norms", "overview",
         "With Glorot initialization the first loss is just as high.", GLOROT,
+        limits=("gain-large", "gain-one", "chance"),
     ),
     "init-unbalanced": Cause(
         "Neurons are out of balance from the start",
         "stiff weights bound the learning rate, and the others cannot move at it", "balance",
         "With a balanced initialization and everything else unchanged, the learning curve is the same.",
+        limits=("gain-jump", "imbalance", "shrink", "attention-still", "bound", "stiff"),
     ),
     "init-too-small": Cause(
         "Initial weights are too small", "outputs and gradients shrink with the product of the norms", "overview",
         "With Glorot initialization the gradients of the first layer are just as small.", GLOROT,
+        limits=("gain-small",),
     ),
     "depth-exploding-gradient": Cause(
         "Gradients explode with depth", "a usual learning rate is too large for gradients that grow with depth",
         "gradient_norms",
         "With scaled branches, or a normalization after each layer, the first loss is just as high.",
+        limits=("explode", "explode-back", "jump"),
     ),
     "dropout-too-large": Cause(
         "The dropout rate is too large", "units that dropout sets to zero are not dead", "training_curves",
         "With a dropout rate of 0.5 the learning curve is the same.", needs_training=True,
+        limits=("dropout",),
     ),
     "dead-units": Cause(
         "Dead units", "no gradient passes a dead unit", "overview",
         "(x > 0).any(0) after the activation is True for most units.", _LEAKY, below_if_late="rank-collapse",
+        limits=("dead",),
     ),
     "attention-saturated": Cause(
         "Attention is saturated", "the slope of a saturated softmax is zero", "overview",
         "With attention scores divided by 10 the learning curve is the same.", below_if_late="rank-collapse",
+        limits=("one-hot", "entropy"),
     ),
     "depth-vanishing-gradient": Cause(
         "Gradients vanish with depth", "without a gradient only weight decay moves weights", "gradient_norms",
         "With skip connections around the hidden layers and everything else unchanged, the learning curve is the same.",
+        limits=("vanish", "vanish-alike"),
     ),
     "weight-decay-too-strong": Cause(
         "Weight decay is too strong", "weights near zero shrink outputs and gradients", "training_curves",
         needs_training=True,
+        limits=("decay", "shrunk"),
     ),
     "lr-too-large": Cause(
         "The learning rate is too large", "a step that replaces the weights kills units and saturates softmaxes",
         "training_curves",
+        limits=("step-large", "step-replaces", "jump", "jump-trained", "overshoot"),
     ),
     "depth-oversmoothing": Cause(
         "Oversmoothing", "gradients of similar rows cancel", "smoothing_by_layer", _SHALLOW,
+        limits=("alike", "rank-low", "rank-one", "rank-few", "weights-alike"),
     ),
-    "rank-collapse": Cause("Rank collapse", "as for oversmoothing", "smoothing_by_layer", _SHALLOW),
+    "rank-collapse": Cause(
+        "Rank collapse", "as for oversmoothing", "smoothing_by_layer", _SHALLOW,
+        limits=("rank-one", "rank-few", "weights-alike"),
+    ),
     "parameters-without-gradient": Cause(
         "Parameters without a gradient", "what gets no gradient does not move", "gradient_norms",
         "After loss.backward(), p.grad of these parameters is neither None nor zero.",
@@ -182,10 +205,12 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "clipping-too-tight": Cause(
         "Gradient clipping is too tight", "the bound, not the learning rate, makes the steps short", "training_curves",
         "Without clipping the loss falls no faster.", needs_training=True, is_independent=True,
+        limits=("clip",),
     ),
     "lr-too-small": Cause(
         "The learning rate is too small", "everything above makes steps short, too", "unchanged_fraction",
         needs_training=True,
+        limits=("path", "pace", "faded"),
     ),
     "output-relu": Cause(
         "The logits pass a ReLU", "a network trains in spite of it, but not as far", "training_curves",
@@ -200,6 +225,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
             "data = torch_geometric.data.Batch.from_data_list(graphs)  # joins graphs with the right node numbers"
         ),
         is_independent=True,
+        limits=("edges",),
     ),
     "dead-weights": Cause(
         "Dead weights", "of checkpoints: rows of zeros",
@@ -208,20 +234,24 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "unchanged-checkpoints": Cause(
         "Weights that never moved", "of checkpoints, which do not show why", "unchanged_fraction", severity="warning",
         is_independent=True,
+        limits=("unchanged",),
     ),
     "overflow": Cause(
         "Overflow", "a symptom of large values, unless nothing explains them", "overview", _ANOMALY, severity="error",
         is_symptom=True,
+        limits=("size",),
     ),
     "loss-not-falling": Cause(
         "The loss does not fall", "a symptom, unless nothing explains it", "training_curves",
         "The loss falls when training goes on.",
         _TINY_BATCH,
         severity="warning", needs_training=True, is_symptom=True,
+        limits=("fall", "jump", "steps"),
     ),
     "unchanged-weights": Cause(
         "Weights that never moved", "a symptom", "unchanged_fraction", severity="note", needs_training=True,
         is_symptom=True,
+        limits=("unchanged",),
     ),
     "small-steps": Cause(
         "Steps are small", "a symptom", "unchanged_fraction", severity="note", needs_training=True, is_symptom=True,
@@ -230,18 +260,21 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "Overfitting", "the network trains", "training_curves",
         "The gap stays with dropout and weight decay: then training and validation data differ.", severity="note",
         needs_training=True,
+        limits=("gap", "fell", "rose"),
     ),
     "law-broken": Cause(
         "Conservation laws do not hold", "a remark on the loss, not on training", "conservation",
         "Without weight penalties and gradient hooks, delta is still not zero.",
         Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
         severity="note", is_independent=True,
+        limits=("law",),
     ),
     "optimizer-breaks-conservation": Cause(
         "The optimizer does not conserve c", "a remark on the optimizer", "conservation",
         "With plain gradient descent at a tenth of the learning rate c drifts just as far.",
         Remedy("# nothing to do; torch.optim.SGD without momentum and weight decay, at a small rate, conserves c"),
         severity="note", needs_training=True, is_independent=True, is_remark=True,
+        limits=("drift",),
     ),
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ class Diagnosis:
             return _NO_CAUSE
         text = _NO_PROBLEM[self.state]
         if self.state == "untrained" and "lr-too-large" in self.skipped:
-            text += " The optimizer was not checked: pass it as optimizer=."
+            text += " The optimizer was not checked: give it, too (optimizer= or --optimizer)."
         return Finding(HEALTHY, "note", "No problem found", text)
 
     def __iter__(self) -> Iterator[Finding]:

@@ -223,8 +223,8 @@ def _load_files(name: str, base: Path, split: int | None) -> Data:
             _copy_downloads(Path(mirror), files, base)
     except Exception as error:
         raise InputError(
-            f"the graph {name} cannot be loaded: expected its raw files below {base / files} (root=FOLDER sets "
-            f"another folder), or a network to download them ({type(error).__name__}: {error})"
+            f"the graph {name} cannot be loaded: expected its raw files below {base / files} (root sets another "
+            f"folder), or a network to download them ({type(error).__name__}: {error})"
         ) from error
     for mask in _MASKS:
         if data[mask].dim() > 1:

@@ -75,14 +75,14 @@ def run_experiment(
         folder: Folder for the run, the parameters of the best validation accuracy, and `FILE`. None: not watched.
         every: Passed to `gatdiag.watch`.
         metrics: Passed to `gatdiag.watch`.
-        overwrite: Replace a run in the folder.
+        overwrite: Replace a run in the folder. By default, a numbered sibling of it is written, as by `gatdiag.watch`.
         progress: Called after each epoch with its index and numbers.
 
     Returns:
         The result: the same watched or not, and on the CPU the same for equal settings and versions.
 
     Raises:
-        InputError: Settings contradict each other, the graph cannot be loaded, or the folder already holds a run.
+        InputError: Settings contradict each other, the graph cannot be loaded, or the folder holds other files.
         ModelError: The initialization or a remedy does not fit the network.
 
     Example:
@@ -103,9 +103,9 @@ def run_experiment(
     if folder is None:
         return _make_result(fit())
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
-        _write_document(experiment, None, Path(folder))
+        _write_document(experiment, None, recorder.folder)
         result = _make_result(fit(recorder=recorder))
-        _write_document(experiment, result, Path(folder))
+        _write_document(experiment, result, recorder.folder)
     return result
 
 

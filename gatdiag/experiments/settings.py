@@ -23,6 +23,9 @@ _DEEP_MODELS: Final = ("deep-gat", "deep-gt")
 _TREE_MODELS: Final = ("gcn", "gat", "gin", "ggnn")
 _PLANETOID: Final = ("cora", "citeseer", "pubmed")
 
+OPTIONS: Final[Mapping[str, str]] = {"learning_rate": "lr", "width": "hidden"}
+"""Setting -> its option on the command line, if that has another name."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -36,7 +39,7 @@ class Network:
         Model, "Layer type. gat is GATv1; deep-gat and deep-gt have two extra linear layers; ggnn needs --trees."
     ] = "gatv2"
     layers: Annotated[int, "Number of convolutions, or of hops for sgc."] = 10
-    width: Annotated[int, "Hidden channels per head."] = 64
+    width: Annotated[int, "Hidden channels, per head."] = 64
     heads: Annotated[int, "Attention heads, which are concatenated; the last layer has one."] = 1
     share_weights: Annotated[bool, "Use one weight for both ends of an edge (gatv2, omega-gat)."] = True
     bias: Annotated[bool, "Add biases to the convolutions."] = False
@@ -51,12 +54,12 @@ class Network:
     def __post_init__(self) -> None:
         """Check the settings."""
         check_choices(self)
-        for name in ("layers", "width", "heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} to be 1 or more, got {getattr(self, name)}")
+        for words, number in (("layers", self.layers), ("hidden channels", self.width), ("heads", self.heads)):
+            if number < 1:
+                raise InputError(f"Expected 1 or more {words}, got {number}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"Expected {name} to be in [0, 1), got {getattr(self, name)}")
+                raise InputError(f"Expected {_words(name)} to be in [0, 1), got {getattr(self, name)}")
         requirements = (
             ("heads", self.heads > 1, _ATTENTION_MODELS),
             ("attention_dropout", self.attention_dropout > 0, _ATTENTION_MODELS),
@@ -66,9 +69,8 @@ class Network:
         )
         for name, is_set, models in requirements:
             if is_set and self.model not in models:
-                raise InputError(
-                    f"{name}={getattr(self, name)} expects model to be one of {', '.join(models)}, got {self.model}"
-                )
+                given = f"{_words(name)}={getattr(self, name)}"
+                raise InputError(f"{given} expects model to be one of {', '.join(models)}, got {self.model}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Experiment(Network):
         self._check_trees()
         for name in ("learning_rate", "weight_norm", "weight_decay", "stop_below"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"Expected {name} to be 0 or more and finite, got {getattr(self, name)}")
+                raise InputError(f"Expected {_words(name)} to be 0 or more and finite, got {getattr(self, name)}")
         if self.epochs < 1:
             raise InputError(f"Expected epochs to be 1 or more, got {self.epochs}")
         if not 0 <= self.seed < 2**63:
@@ -160,6 +162,11 @@ class Experiment(Network):
     def matches(self, settings: Mapping[str, Any]) -> bool:
         """True if the experiment has these settings, whatever the others."""
         return all(getattr(self, name) == value for name, value in settings.items())
+
+
+def _words(name: str) -> str:
+    """The name of a setting in words, which fit `Experiment`, the options of a command and the file of a sweep."""
+    return name.replace("_", " ")
 
 
 def paper_learning_rate(data: str, optimizer: Optimizer, layers: int) -> float:

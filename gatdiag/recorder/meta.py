@@ -67,7 +67,7 @@ def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> No
     if names and missing:
         raise InputError(
             f"The run to resume is of another model, or was recorded with another include= or exclude=: it has the "
-            f"layer {missing[0]}, which is not recorded now; use another folder, or overwrite=True"
+            f"layer {missing[0]}, which is not recorded now; use another folder, or overwrite the run"
         )
     infos = [info for layer in recorded["layers"] for info in layer["parameters"]]
     shapes = {info["name"]: tuple(info["shape"]) for info in infos if "shape" in info}

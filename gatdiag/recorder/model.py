@@ -177,8 +177,8 @@ def _search_laws(plan: RecordingPlan, model: nn.Module, inputs: Inputs, selectio
             laws = find_laws_with_structure(plan.structure, model, *inputs)
     except TimeLimitError:
         error = (
-            f"the search was stopped after {seconds:g} s (set law_search_seconds=..., None for no limit); "
-            "gatdiag.find_laws(model, ...) has no limit"
+            f"the search was stopped after {seconds:g} s (law_search_seconds of gatdiag.watch); gatdiag.find_laws and "
+            "gatdiag laws have no limit"
         )
         return replace(plan, error=error)
     except GatdiagError as failure:

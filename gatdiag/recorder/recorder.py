@@ -68,7 +68,7 @@ class Recorder:
         observer: Called with the status of the training after each measurement.
 
     Attributes:
-        folder: Where the run is.
+        folder: Where the run is; not always the given folder (`Settings.numbered`).
         enabled: Whether anything is recorded.
         has_begun_step: Whether the forward pass of the coming step has begun.
 
@@ -151,9 +151,8 @@ class Recorder:
         }
         about |= {} if settings.name is None else {"name": settings.name}
         self._finish_other_in_folder()
-        self._writer = Writer(
-            self.folder, about, self._guard, overwrite=settings.overwrite, resume=settings.resume, layers=layers
-        )
+        self._writer = Writer(self.folder, about, self._guard, settings, layers)
+        self.folder = self._writer.folder
         if settings.warn:
             self._alarm = Alarm(self._diagnosis, self._guard, self._writer.first_non_finite)
         self._finish_other_of_model()
@@ -180,15 +179,10 @@ class Recorder:
         self._end(None)
 
     def _finish_other_in_folder(self) -> None:
-        """End an open recording in this folder if it is to be overwritten or resumed; otherwise raise."""
-        for other in [other for other in _active if other._runs_until_exit and other.folder == self.folder]:
-            if not self._settings.overwrite and self._settings.resume is False:
-                raise InputError(
-                    f"{self.folder} is being recorded by an earlier call of watch(): call finish() on the recorder "
-                    "that it returned, use another folder, or pass overwrite=True to delete that run or resume=True "
-                    "to continue it"
-                )
-            other.finish()
+        """End an open recording in this folder if it is to be overwritten or resumed."""
+        if self._settings.overwrite or self._settings.resume is not False:
+            for other in [other for other in _active if other._runs_until_exit and other.folder == self.folder]:
+                other.finish()
 
     def _finish_other_of_model(self) -> None:
         """End an open recording of this model."""

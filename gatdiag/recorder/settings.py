@@ -156,6 +156,7 @@ class Settings:
         layer_filter: Layer name -> whether it is recorded.
         name: Name of the run.
         overwrite: Delete the run in the folder.
+        numbered: Record in a numbered sibling of a folder that holds a run.
         resume: True: continue the run in the folder; a number: from this step on.
         warn: Warn of training errors while the training runs.
     """
@@ -169,6 +170,7 @@ class Settings:
     layer_filter: Callable[[str], bool] = field(default_factory=make_layer_filter)
     name: str | None = None
     overwrite: bool = False
+    numbered: bool = False
     resume: bool | int = False
     warn: bool = False
 

@@ -16,6 +16,7 @@ from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
+from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.weights import Weights
 from gatdiag.run import Run, Store, load
 from gatdiag.run.tables import is_logged
@@ -34,21 +35,22 @@ class Writer:
         folder: Path,
         about: Mapping[str, Any],
         guard: Guard,
-        *,
-        overwrite: bool,
-        resume: bool | int,
+        settings: Settings,
         layers: Sequence[Layer] = (),
     ) -> None:
         """Create the folder, or open it again."""
-        self._guard = guard
+        self._guard, resume = guard, settings.resume
         try:
-            if resume is False:
-                self._store = Store.create(folder, about, overwrite=overwrite)
+            if resume is False and settings.numbered:
+                self._store = Store.create_beside(folder, about)
+            elif resume is False:
+                self._store = Store.create(folder, about, overwrite=settings.overwrite)
             else:
                 meta.check_same_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
         except (OSError, ValueError) as error:  # ValueError: an invalid file name
             raise InputError(f"The run cannot be written to {folder}: {error}; use another folder") from error
+        self.folder = self._store.folder
         self._resumed = resume is not False
         self.next_step = self._store.next_step
         self.latest: dict[str, float] = {}  # the last written scalars

@@ -91,9 +91,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     with target.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_HEAD)
     if '<meta name="generator" content="gatdiag ' not in head:
-        raise InputError(
-            f"{str(target)!r} exists and is not a gatdiag report: choose another name, or pass overwrite=True"
-        )
+        raise InputError(f"{str(target)!r} exists and is not a gatdiag report: choose another name, or overwrite it")
 
 
 def render_page(runs: Sequence[Run], title: str | None = None) -> str:

@@ -5,11 +5,13 @@ import errno
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, TakenError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -49,8 +51,49 @@ def partial_files(folder: Path) -> list[Path]:
     return [*folder.glob(".gatdiag.*.part")]
 
 
+def free_folders(folder: Path, made: str = META) -> Iterator[Path]:
+    """Yield the folder unless it holds something that was made there before, then its numbered siblings that are free.
+
+    Args:
+        folder: The folder.
+        made: A glob pattern of what shows that it was written before.
+
+    Example:
+        >>> next(free_folders(Path("no such folder")))
+        PosixPath('no such folder')
+    """
+    if not any(folder.glob(made)):
+        yield folder
+    named = folder if folder.name.strip(".") else folder.resolve()
+    for number in count(2):
+        place = named.with_name(f"{named.name}-{number}")
+        if not place.exists():
+            yield place
+
+
+def free_folder(folder: Path, made: str) -> Path:
+    """The first of `free_folders`; one line on standard error names it if it is not the given folder."""
+    place = next(free_folders(folder, made))
+    name_folder(folder, place)
+    return place
+
+
+def name_folder(given: Path, place: Path) -> None:
+    """Print a line on standard error if something is written to another folder than the given one."""
+    if place == given:
+        return
+    here = Path.cwd()
+    taken, chosen = (path.relative_to(here) if path.is_relative_to(here) else path for path in (given, place))
+    print(f"gatdiag: {taken} already holds a run: writing to {chosen}", file=sys.stderr)  # noqa: T201
+
+
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Raise `InputError` unless the folder is missing or empty, or holds a run that may be overwritten."""
+    """Raise `InputError` unless the folder is missing or empty, or holds a run that may be overwritten.
+
+    Raises:
+        TakenError: It holds a run that may not be overwritten.
+        InputError: It holds other files, or is a file.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder for the run, but {folder} is a file")
     others = {*folder.iterdir()} - {folder / LOCK, *partial_files(folder)} if folder.exists() else set()
@@ -60,10 +103,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
                 f"Expected a new or empty folder or a run, but {folder} holds other files ({min(others).name!a}, ...)"
             )
     elif not overwrite:
-        raise InputError(
-            f"{folder} already holds a run. Pass overwrite=True to delete it, resume=True to continue it, or choose "
-            "another folder."
-        )
+        raise TakenError(f"{folder} already holds a run: overwrite or resume it, or choose another folder")
     elif not _is_run(folder):
         raise InputError(f"{folder / META} is not that of a run, so nothing is overwritten; choose another folder")
 
@@ -142,7 +182,7 @@ def acquire_lock(folder: Path, timeout: float = _LOCK_TIMEOUT) -> "BaseFileLock"
     On a file system without locks nothing is locked, and the user has to write from one process only.
 
     Raises:
-        InputError: The lock is held elsewhere.
+        TakenError: The lock is held elsewhere.
     """
     from filelock import FileLock, Timeout  # slow to import, and not needed to read a run that has ended
 
@@ -150,7 +190,7 @@ def acquire_lock(folder: Path, timeout: float = _LOCK_TIMEOUT) -> "BaseFileLock"
     try:
         lock.acquire(timeout=timeout)
     except Timeout:
-        raise InputError(
+        raise TakenError(
             f"{folder} is being recorded by another process, or elsewhere in this one, and a run has one writer. "
             "Wait until that recording ends, or record to another folder."
         ) from None
@@ -164,6 +204,6 @@ def is_locked(folder: Path) -> bool:
     if (folder / LOCK).exists():
         try:
             acquire_lock(folder, timeout=0).release()
-        except InputError:
+        except TakenError:
             return True
     return False

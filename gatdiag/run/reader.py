@@ -252,7 +252,7 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
         raise InputError(f"{folder} is the folder of the run itself; export to another folder")
     names = [files.META, *(f"{table}.{format}" for table in tables.ROWS)]
     if (existing := [name for name in names if (folder / name).exists()]) and not overwrite:
-        raise InputError(f"{folder} already holds {', '.join(existing)}; pass overwrite=True to replace them")
+        raise InputError(f"{folder} already holds {', '.join(existing)}: overwrite them, or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in tables.ROWS:
         table, path = run.arrow(name), folder / f"{name}.{format}"

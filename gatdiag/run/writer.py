@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from gatdiag.errors import InputError
+from gatdiag.errors import InputError, TakenError
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
 from gatdiag.run.reader import Run
@@ -65,7 +65,8 @@ class Store:
             overwrite: Whether to delete an existing run. Other files are never deleted.
 
         Raises:
-            InputError: The folder is not empty or is locked, or the metadata cannot be JSON.
+            TakenError: The folder holds a run, or one is being recorded to it.
+            InputError: The folder holds other files, or the metadata cannot be JSON.
             OSError: The folder cannot be created or written.
         """
         folder = Path(folder)
@@ -81,6 +82,26 @@ class Store:
             lock.release()
             raise
         return cls(folder, lock, contents)
+
+    @classmethod
+    def create_beside(cls, folder: PathLike, meta_data: Mapping[str, Any]) -> "Store":
+        """Start a run as `create` does, or in a numbered sibling of a folder that holds a run: runs/a-2 for runs/a.
+
+        One line on standard error names a sibling.
+
+        Raises:
+            InputError: The folder holds other files, or the metadata cannot be JSON.
+            OSError: The folder cannot be created or written.
+        """
+        places = files.free_folders(Path(folder))
+        while True:
+            place = next(places)
+            try:
+                store = cls.create(place, meta_data)
+            except TakenError:  # by another process since
+                continue
+            files.name_folder(Path(folder), place)
+            return store
 
     @classmethod
     def resume(cls, folder: PathLike, step: int | None = None) -> "Store":

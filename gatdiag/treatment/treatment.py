@@ -19,7 +19,7 @@ from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
-from gatdiag.run.files import META, remove_run
+from gatdiag.run.files import META, free_folder, remove_run
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import check_initialized
 from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
@@ -61,7 +61,8 @@ def treat(
         remedy: What to apply instead of the proposed remedy: actions, or the code of a finding.
         before: Folders of recorded runs of the unchanged training, one for each seed, which are then not trained again.
         folder: The folder for the runs and the page.
-        overwrite: Replace a treatment that is in the folder.
+        overwrite: Replace a treatment that is in the folder. By default, if there is one, a numbered sibling is
+            written (treatment-2), and one line on standard error names it, as `Treatment.folder` does.
         progress: Show each training in one line in the terminal, as `gatdiag.watch` does.
         on_progress: Called with a line of text before each training and after each trial.
 
@@ -69,7 +70,7 @@ def treat(
         The trainings before and with each remedy, and whether it helped. A healthy training is not changed.
 
     Raises:
-        InputError: An argument is wrong, the folder is not empty, the model changes between calls, or the training
+        InputError: An argument is wrong, the folder holds other files, the model changes between calls, or the training
             takes no optimizer step or logs nothing. Exceptions of `make_model` and `train` are passed on unless a
             remedy was applied; what was recorded until then is kept.
 
@@ -92,7 +93,6 @@ def treat(
         ('lr-too-small', True)
     """
     known, given = tuple(seeds), _check_remedy(remedy)
-    place = Path(folder).absolute()  # train() may change directories
     if not known or len({*known}) < len(known) or not all(0 <= seed < 2**32 for seed in known):
         raise InputError(f"seeds: expected distinct integers from 0 to 2**32 - 1, got {seeds!r}")
     if not callable(make_model) or isinstance(make_model, nn.Module) or not callable(train):
@@ -101,8 +101,9 @@ def treat(
         )
     if len(before) not in (0, len(known)):
         raise InputError(f"before: expected a run for each of {len(known)} seeds, got {len(before)}")
-    if not (before or overwrite) and place.is_dir() and any(place.iterdir()):
-        raise InputError(f"{place} is not empty: give another folder, or overwrite=True to replace the treatment")
+    place = Path(folder).absolute()  # train() may change directories
+    if not (before or overwrite):
+        place = _free_folder(place)
     if overwrite:
         (place / PAGE).unlink(missing_ok=True)  # it would not match the new runs if this is killed
     session = _Session(make_model, train, inputs, known, place, overwrite, progress, on_progress or (lambda _: None))
@@ -115,6 +116,14 @@ def treat(
         _remove_other_runs(place, {folder.resolve() for folder in (*map(Path, before), *session.recorded)})
     write_page(done)
     return done
+
+
+def _free_folder(place: Path) -> Path:
+    """The folder, or a numbered sibling if it holds a treatment."""
+    place = free_folder(place, f"before/*/{META}")
+    if place.is_dir() and any(place.iterdir()):
+        raise InputError(f"{place} holds other files than a treatment: give another folder, or overwrite it")
+    return place
 
 
 def _remove_other_runs(place: Path, kept: set[Path]) -> None:
@@ -217,6 +226,7 @@ class _Session:
                     self.capture_inputs(treated)
                     name = f"{trial.name}, seed {seed}"
                     with watch(model, folder, name=name, overwrite=self.overwrite, progress=self.progress) as recorder:
+                        folder = recorder.folder
                         self.recorded.append(folder)
                         self.train(model, recorder)
             except _REMEDY_ERRORS as error:

@@ -3,8 +3,15 @@ from types import ModuleType
 
 import pytest
 
+from gatdiag.cli import silence
 from gatdiag.figures import rendering
 from gatdiag.report import sections
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Nothing is said of a slow machine, so that standard error is what the command says."""
+    monkeypatch.setattr(silence, "SECONDS", float("inf"))
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
+import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
@@ -104,6 +107,8 @@ def test_what_is_wrong_is_one_line_and_status_2(run, arguments, message):
     ("arguments", "message", "path"),
     [
         (["nosuch"], "No such command 'nosuch'", "gatdiag"),
+        (["diagnos"], "No such command 'diagnos'. Did you mean 'diagnose'?", "gatdiag"),
+        (["treat", "a:b", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs)", "gatdiag treat"),
         (["--nope"], "No such option: --nope", "gatdiag"),
         (["report"], "Missing argument 'RUN...'", "gatdiag report"),
         (["report", "--nope", "run"], "No such option: --nope", "gatdiag report"),
@@ -146,6 +151,92 @@ def test_what_has_no_law_is_said_once_whatever_the_width(run):
     wide = run("shelf:Smooth", "--inputs", "shelf:inputs")
     narrow = CliRunner(env={"COLUMNS": "40"}).invoke(app, ["laws", "shelf:Smooth", "--inputs", "shelf:inputs"])
     assert wide.stdout.count("sigmoid") == narrow.stdout.count("sigmoid") == 1
+
+
+def option_kinds():
+    """Option -> the commands that have it, by the words of its help."""
+    found = defaultdict(lambda: defaultdict(set))
+    for name, command in get_command(app).commands.items():
+        for one in command.params:
+            for flag in one.opts if one.param_type_name == "option" else ():
+                found[flag][one.help].add(name)
+    return found
+
+
+def test_options_are_one_vocabulary():
+    options = option_kinds()
+    old = {"--learning-rate", "--dataset", "--steps", "--width", "--seeds"}
+    assert not old & {*options}
+    commands = {flag: set().union(*kinds.values()) for flag, kinds in options.items()}
+    assert {"demo", "train", "treat", "preflight"} <= commands["--lr"]
+    assert {"demo", "train", "treat", "preflight", "inspect", "rebalance", "laws"} <= commands["--data"]
+    assert {"demo", "train", "treat"} <= commands["--epochs"] & commands["--seed"] & commands["--data"]
+    assert {"demo", "train"} <= commands["--layers"]
+    assert commands["--hidden"] == {"train"}
+    assert "sweep" in commands["--jobs"]
+
+
+def test_an_option_with_a_name_has_one_meaning():
+    options = option_kinds()
+    for flag in ("--overwrite", "--root", "--json", "--fail-on", "--inputs", "--lr", "--weight-decay", "--backend"):
+        kinds = {text: names - {"train"} for text, names in options[flag].items() if names - {"train"}}
+        assert len(kinds) == 1, flag
+
+
+def test_h_is_help():
+    runner = CliRunner()
+    assert runner.invoke(app, ["-h"]).stdout == runner.invoke(app, ["--help"]).stdout
+    for name in COMMANDS:
+        short = runner.invoke(app, [name, "-h"])
+        assert (short.exit_code, short.stdout) == (0, runner.invoke(app, [name, "--help"]).stdout)
+
+
+def test_help_lists_each_command_once_in_its_group():
+    lines = CliRunner().invoke(app, ["--help"]).stdout.splitlines()
+    titles = ["Your training:", "Checkpoints:", "Theory:", "Experiments:"]
+    starts = [lines.index(title) for title in titles]
+    assert starts == sorted(starts)
+    groups = [
+        [line.split()[0] for line in lines[start + 1 : end] if line]
+        for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
+    assert sorted(name for group in groups for name in group) == sorted(COMMANDS)
+    assert groups[0] == ["demo", "diagnose", "report", "compare", "treat", "preflight", "export"]
+    assert groups[1] == ["inspect", "rebalance"]
+    assert groups[2] == ["laws", "explain"]
+
+
+def test_the_shell_completes_commands_and_options():
+    def completed(words):
+        environment = {"_GATDIAG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-m", "gatdiag"]
+        done = subprocess.run(
+            command, cwd=ROOT, check=False, capture_output=True, text=True, env={**os.environ, **environment}
+        )
+        assert not done.stderr
+        return done.stdout.split()
+
+    assert completed("gatdiag ex") == ["export", "explain"]
+    assert completed("gatdiag train --hid") == ["--hidden"]
+    text = CliRunner().invoke(app, ["-h"]).stdout
+    assert "--install-completion" in text
+    assert "--show-completion" in text
+
+
+def test_a_typo_is_answered_before_anything_heavy_is_loaded():
+    script = """
+import sys, time
+from gatdiag.cli import main
+sys.argv[1:] = sys.argv[1].split()
+try:
+    main()
+except SystemExit as error:
+    print(error.code, time.process_time() < 1, *({"torch", "pandas", "numpy", "matplotlib"} & {*sys.modules}))
+"""
+    for words in ("diagnos", "train runs/a --lrr 3", "explain --help"):
+        command = [sys.executable, "-c", script, words]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == f"{0 if '--help' in words else 2} True"
 
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]

@@ -116,8 +116,9 @@ class TestInspect:
         assert "<html" in (tmp_path / "out" / "report.html").read_text()
         assert (tmp_path / "out" / "figures" / "unchanged_fraction.png").stat().st_size > 10_000
         again = run("inspect", saved, "--out", tmp_path / "out")
-        assert again.exit_code == 2
-        assert "--overwrite" in again.stderr
+        assert again.exit_code == 0, again.stderr
+        assert f"writing to {tmp_path / 'out-2'}" in again.stderr
+        assert gatdiag.load(tmp_path / "out-2" / "run").steps.step.tolist() == [0, 2, 4]
         assert run("inspect", saved, "--out", tmp_path / "out", "--overwrite").exit_code == 0
 
     def test_status_tells_how_bad_it_is(self, saved, tmp_path):

@@ -62,7 +62,7 @@ def test_one_network_trains_and_the_other_does_not(tmp_path, light):
 
 
 def test_the_same_seed_gives_the_same_runs_and_options_arrive(tmp_path, light):
-    threads, options = torch.get_num_threads(), [*QUICK, "--learning-rate", 0.5]
+    threads, options = torch.get_num_threads(), [*QUICK, "--lr", 0.5]
     for name in "ab":
         done = demo("--out", tmp_path / name, "--seed", 1, *options)
         assert done.exit_code == 0
@@ -81,8 +81,16 @@ def test_what_is_there_is_replaced_only_when_told(tmp_path, light):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_second_demo_is_written_beside_the_first(tmp_path, light):
+    assert demo("--out", tmp_path / "demo", *QUICK).exit_code == 0
+    again = demo("--out", tmp_path / "demo", *QUICK)
+    assert again.exit_code == 0, again.stderr
+    assert f"writing to {tmp_path / 'demo-2'}" in again.stderr
+    assert gatdiag.load(tmp_path / "demo-2" / "xavier").status == "finished"
+
+
 def test_a_loss_that_becomes_nan_is_said_so(tmp_path, light):
-    done = demo("--out", tmp_path / "demo", "--epochs", 8, "--layers", 3, "--learning-rate", 1e9)
+    done = demo("--out", tmp_path / "demo", "--epochs", 8, "--layers", 3, "--lr", 1e9)
     xavier, balanced = " ".join(done.stdout.split()).split("With balanced orthogonal weights:")
     for words in (xavier, balanced):
         assert "NaN" in words

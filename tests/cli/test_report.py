@@ -18,8 +18,16 @@ def report(tmp_path, monkeypatch, few_figures):
 
 def test_a_page_is_written_into_the_current_folder(report, folder, tmp_path):
     done = report(folder)
-    assert (done.exit_code, done.stdout) == (0, "report.html\n")
-    assert "gat3" in (tmp_path / "report.html").read_text()
+    assert (done.exit_code, done.stdout) == (0, "gat3.html\n")
+    assert "gat3" in (tmp_path / "gat3.html").read_text()
+
+
+def test_a_page_about_several_runs_is_named_after_them(report, folder, tmp_path):
+    others = [synthetic_run(tmp_path / name, steps=20, layers=3, neurons=2) for name in ("gat20", "gcn")]
+    assert report(folder, others[0]).stdout == "gat3-vs-gat20.html\n"
+    assert report(folder, *others).stdout == "gat3-and-2-more.html\n"
+    (tmp_path / "pages").mkdir()
+    assert report(folder, "--out", "pages").stdout == "pages/gat3.html\n"
 
 
 def test_pictures_stand_beside_the_page(report, folder, tmp_path):
@@ -68,12 +76,11 @@ def test_a_name_that_does_not_fit_is_refused(report, folder, tmp_path, arguments
 
 
 def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
-    (tmp_path / "report.html").write_text("mine")
+    (tmp_path / "gat3.html").write_text("mine")
     refused = report(folder)
     assert refused.exit_code == 2
-    assert "pass --overwrite" in refused.stderr
-    assert "overwrite=True" not in refused.stderr
-    assert (tmp_path / "report.html").read_text() == "mine"
+    assert "choose another name, or overwrite it" in refused.stderr
+    assert (tmp_path / "gat3.html").read_text() == "mine"
     assert report(folder, "--overwrite").exit_code == 0
 
 
@@ -102,7 +109,7 @@ def test_an_error_is_one_line_and_status_2(report, folder, tmp_path, arguments):
     assert done.stdout == ""
     assert done.stderr.startswith("gatdiag: ")
     assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "report.html").exists()
+    assert not [*tmp_path.glob("*.html")]
 
 
 def test_a_warning_is_one_line_without_its_source(report, folder):

@@ -19,7 +19,7 @@ seed = [0, 1]
 def sweep(tmp_path):
     def run(text, *options):
         (tmp_path / "grid.toml").write_text(text)
-        arguments = ["sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--workers", 1, *options]
+        arguments = ["sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--jobs", 1, *options]
         return CliRunner(env={"COLUMNS": "150"}).invoke(app, [*map(str, arguments)])
 
     return run

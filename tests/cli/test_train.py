@@ -11,10 +11,10 @@ import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.errors import TimeLimitError
 from gatdiag.experiments.experiment import run_experiment
-from gatdiag.experiments.settings import Experiment
+from gatdiag.experiments.settings import OPTIONS, Experiment
 from gatdiag.run import Store
 
-SMALL = ["--data", "csbm:nodes=200,features=16", "--layers", "2", "--width", "8", "--epochs", "5"]
+SMALL = ["--data", "csbm:nodes=200,features=16", "--layers", "2", "--hidden", "8", "--epochs", "5"]
 
 
 def train(*arguments):
@@ -24,14 +24,14 @@ def train(*arguments):
 def test_each_setting_is_an_option():
     text = train("--help").stdout
     for one in fields(Experiment):
-        assert f"--{one.name.replace('_', '-')} " in text
+        assert f"--{OPTIONS.get(one.name, one.name).replace('_', '-')} " in text
     assert "One of SGD, Adam." in " ".join(text.split())
 
 
 def test_options_arrive_and_the_result_is_that_of_the_settings(tmp_path):
     threads = torch.get_num_threads()
     options = ["--model", "gat", "--heads", 2, "--bias", "--activation", "elu", "--dropout", 0.3, "--seed", 4]
-    more = ["--optimizer", "Adam", "--learning-rate", 0.02, "--weight-decay", 0.01, "--stop-below", 0]
+    more = ["--optimizer", "Adam", "--lr", 0.02, "--weight-decay", 0.01, "--stop-below", 0]
     done = train(tmp_path / "run", *SMALL, *options, *more)
     assert done.exit_code == 0, done.stderr
     assert torch.get_num_threads() == threads
@@ -71,9 +71,20 @@ def test_it_says_what_came_of_it(tmp_path):
     assert "the limit of epochs was reached" in done.stdout
     assert "loss" in done.stderr  # progress
     assert gatdiag.load(tmp_path / "run").parameters["step"].unique().tolist() == [0, 2, 4]
-    again = train(tmp_path / "run", *SMALL)
-    assert again.exit_code == 2
-    assert "already holds a run. Pass --overwrite to delete it, or choose another folder." in again.stderr
+
+
+def test_a_folder_that_holds_a_run_gets_a_numbered_sibling_unless_it_is_overwritten(tmp_path):
+    folder = tmp_path / "run"
+    assert "already holds" not in train(folder, *SMALL).stderr
+    again = train(folder, *SMALL)
+    assert again.exit_code == 0, again.stderr
+    assert f"gatdiag: {folder} already holds a run: writing to {folder}-2\n" in again.stderr
+    assert f"Run: {folder}-2\n" in again.stdout
+    assert (tmp_path / "run-2" / "experiment.json").exists()
+    assert gatdiag.load(tmp_path / "run-2").status == "finished"
+    replaced = train(folder, *SMALL, "--overwrite")
+    assert f"Run: {folder}\n" in replaced.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run-2"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +96,11 @@ def test_it_says_what_came_of_it(tmp_path):
         (["--every", "often"], "every"),
         (["--metrics", "all"], "--metrics: expected fast, standard or full"),
         (["--initialization", "zeros"], "schemes"),
-        (["--width", 10**13], "not enough memory"),
+        (["--hidden", 10**13], "not enough memory"),
+        (["--hidden", 0], "Expected 1 or more hidden channels, got 0"),
+        (["--lr", -1], "Expected learning rate to be 0 or more and finite, got -1.0"),
+        (["--learning-rate", 1], "No such option: --learning-rate"),
+        (["--width", 1], "No such option: --width"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, message):
@@ -97,13 +112,26 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, mes
     assert not (tmp_path / "run").exists()
 
 
-def test_a_search_for_laws_that_takes_too_long_names_no_arguments_of_python(tmp_path, monkeypatch):
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for place, message in (
+        (tmp_path, "holds other files"),
+        (tmp_path / "notes.txt", "expected a folder, got the file"),
+    ):
+        done = train(place, *SMALL)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_search_for_laws_that_takes_too_long_names_what_has_no_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", Mock(side_effect=TimeLimitError))
     done = train(tmp_path / "run", *SMALL)
     assert done.exit_code == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
     assert line == (
-        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s; gatdiag laws has no limit"
+        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s (law_search_seconds of "
+        "gatdiag.watch); gatdiag.find_laws and gatdiag laws have no limit"
     )
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.diagnosis import CHECKS, diagnose
+from gatdiag.diagnosis import CAUSES, CHECKS, THRESHOLDS, diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
-from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.thresholds import limit, threshold_text
 from tests.figures.odd_runs import recorded_run
 from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_meta
@@ -156,6 +156,9 @@ def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
         assert finding.evidence
         assert finding.figure in {figure.name for figure in gatdiag.figures.FIGURES}
         assert {*finding.layers} <= {f"convs.{number}" for number in range(9)}
+        named = {name for name in THRESHOLDS if threshold_text(name) in finding.threshold}
+        assert named <= {*CAUSES[code].limits}
+        assert named or not CAUSES[code].limits
 
 
 OF_WEIGHTS = {"parameter": np.arange(0, 6, 3), "gradient_norm": 0.1}

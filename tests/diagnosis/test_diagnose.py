@@ -114,6 +114,7 @@ def test_the_table_names_every_check_and_nothing_else():
     assert {cause.figure for cause in CAUSES.values()} - {""} <= {figure.name for figure in gatdiag.figures.FIGURES}
     assert {cause.below_if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
     assert all(cause.title and cause.why for cause in CAUSES.values())
+    assert {name for cause in CAUSES.values() for name in cause.limits} <= {*THRESHOLDS}
     assert all(reason for _, reason in THRESHOLDS.values())
 
 

@@ -67,9 +67,9 @@ def test_a_training_that_ends_early_says_that_it_has_no_result(tmp_path):
 def test_a_run_that_is_there_stays_unless_told(tmp_path):
     run_experiment(QUICK, folder=tmp_path / "run")
     before = (tmp_path / "run" / FILE).read_bytes()
-    with pytest.raises(InputError, match="already holds a run"):
-        run_experiment(replace(QUICK, seed=1), folder=tmp_path / "run")
+    run_experiment(replace(QUICK, seed=1), folder=tmp_path / "run")
     assert (tmp_path / "run" / FILE).read_bytes() == before
+    assert json.loads((tmp_path / "run-2" / FILE).read_text())["settings"]["seed"] == 1
     run_experiment(replace(QUICK, seed=1), folder=tmp_path / "run", overwrite=True)
     assert json.loads((tmp_path / "run" / FILE).read_text())["settings"]["seed"] == 1
 

@@ -264,7 +264,7 @@ def test_killed_at_any_instant_it_goes_on_in_processes(tmp_path):
     cells, out = read_grid(tmp_path / "grid.toml"), tmp_path / "out"
     command = [sys.executable, "-m", "gatdiag", "sweep", str(tmp_path / "grid.toml"), "--out", str(out)]
     process = subprocess.Popen(
-        [*command, "--workers", "2"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--jobs", "2"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         while process.poll() is None and len(contents(out)) < 2:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gatdiag.errors import InputError
 from gatdiag.run import Store, fill_parameters, load, seal
+from gatdiag.run.files import acquire_lock
 from tests.run.recorded import META, ROWS, SEALED, STREAMS, append_step, check, files, record, same, step_rows
 
 
@@ -195,9 +196,48 @@ class TestMeta:
 class TestCreate:
     def test_refuses_a_folder_that_holds_a_run(self, folder):
         record(folder, range(3)).seal("finished")
-        with pytest.raises(InputError, match=r"already holds a run. Pass overwrite=True to delete it, resume=True"):
+        with pytest.raises(InputError, match=r"already holds a run: overwrite or resume it"):
             Store.create(folder, META)
         check(load(folder), range(3))
+
+    def test_writes_a_numbered_sibling_beside_a_run_and_names_it(self, folder, monkeypatch, capsys):
+        folder.parent.mkdir()
+        monkeypatch.chdir(folder.parent)
+        stores = [Store.create_beside(folder, META) for _ in range(2)]  # the first is being recorded
+        for store in stores:
+            store.seal("finished")
+        folder.with_name(f"{folder.name}-3").touch()
+        assert [store.folder for store in stores] == [folder, folder.with_name(f"{folder.name}-2")]
+        expected = f"gatdiag: {folder.name} already holds a run: writing to {folder.name}-2\n"
+        assert capsys.readouterr().err == expected
+        third = Store.create_beside(folder, META)
+        third.seal("finished")
+        assert third.folder.name == f"{folder.name}-4"
+        assert third.meta["name"] == f"{folder.name}-4"
+
+    def test_takes_the_next_sibling_where_another_process_was_faster(self, folder, capsys):
+        folder.mkdir(parents=True)
+        lock = acquire_lock(folder)  # and no metadata yet
+        try:
+            store = Store.create_beside(folder, META)
+        finally:
+            lock.release()
+        store.seal("finished")
+        assert store.folder == folder.with_name(f"{folder.name}-2")
+        assert "already holds a run" in capsys.readouterr().err
+
+    def test_the_current_folder_has_siblings_too(self, folder, monkeypatch, capsys):
+        record(folder, range(3)).seal("finished")
+        monkeypatch.chdir(folder)
+        store = Store.create_beside(".", META)
+        store.seal("finished")
+        assert store.folder == folder.with_name(f"{folder.name}-2")
+
+    def test_writes_no_sibling_beside_other_files(self, folder):
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("mine")
+        with pytest.raises(InputError, match="holds other files"):
+            Store.create_beside(folder, META)
 
     def test_overwrites_the_files_of_the_run_and_no_other(self, folder):
         record(folder, range(3)).seal("finished")

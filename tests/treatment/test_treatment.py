@@ -277,6 +277,15 @@ def test_arguments_are_looked_at_before_anything_is_trained(tmp_path):
         treat(make, loop(), X, remedy=Action("nope", {}), folder=tmp_path / "t")
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "mine").touch()
-    with pytest.raises(InputError, match="overwrite=True"):
+    with pytest.raises(InputError, match="holds other files than a treatment"):
         treat(make, loop(), X, folder=tmp_path / "t")
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["mine"]
+
+
+def test_a_second_treatment_is_written_beside_the_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = (treat(make, loop(), X, seeds=[0]) for _ in range(2))
+    assert capsys.readouterr().err == "gatdiag: treatment already holds a run: writing to treatment-2\n"
+    assert (first.folder, second.folder) == (tmp_path / "treatment", tmp_path / "treatment-2")
+    assert [run.folder for run in second.before.runs] == [tmp_path / "treatment-2" / "before" / "seed-0"]
+    assert (tmp_path / "treatment-2" / "treatment.html").exists()

@@ -1,0 +1,64 @@
+"""`gatdiag explain`: what is known of a cause, from the tables of the diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import getdoc
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gatdiag.cli.options import suggest
+from gatdiag.cli.printing import make_table, plain_console
+from gatdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from gatdiag.diagnosis.causes import Cause
+
+_SEVERITY: Final = {
+    "by loss": "error if the training fails, warning if it goes partly, note if the network trains",
+    "certain": "error; warning if the network trains nevertheless",
+}
+_OF_RUN: Final = "depends on the run: gatdiag diagnose RUN prints it with the run's names and numbers"
+
+
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="[CODE]", help="Code of a finding. Default: list all codes.")
+    ] = None,
+) -> None:
+    """Explain a cause, its thresholds and its remedy.
+
+    Without CODE, lists all codes in the order in which findings of equal severity are ranked.
+    """
+    from gatdiag.diagnosis import CAUSES
+
+    console = plain_console()
+    if code is None:
+        table = make_table(["code", "cause"], [])
+        for name, cause in CAUSES.items():
+            table.add_row(name, cause.title)
+        console.print(table)
+    elif code in CAUSES:
+        for line in _lines(code, CAUSES[code]):
+            console.print(line, soft_wrap=True)
+    else:
+        raise InputError(f"no cause is called {code!r}: gatdiag explain lists all{suggest(code, CAUSES)}")
+
+
+def _lines(code: str, cause: Cause) -> Iterator[str]:
+    from gatdiag.diagnosis import CHECKS, THRESHOLDS
+
+    yield f"{cause.title} [{code}]"
+    check = CHECKS.get(code)  # some codes are of checkpoints, or of another cause's check
+    yield from filter(None, [" ".join((getdoc(check) or "").split())])
+    yield f"severity: {_SEVERITY.get(cause.severity, cause.severity)}"
+    yield f"rank: {cause.why}"
+    if cause.limits:
+        yield "thresholds:"
+    yield from (f"    {THRESHOLDS[name].value:g}: {THRESHOLDS[name].reason}" for name in cause.limits)
+    if cause.figure:
+        yield f"figure: {cause.figure}"
+    yield "to paste:" if cause.remedy else f"to paste: {_OF_RUN}"
+    yield from (f"    {line}" for line in (cause.remedy.code.splitlines() if cause.remedy else ()))
+    yield f"wrong if: {cause.falsified_by or _OF_RUN}"

@@ -1,0 +1,48 @@
+import pytest
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
+from gatdiag.diagnosis import CAUSES, THRESHOLDS
+
+
+def explain(*arguments):
+    return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["explain", *arguments])
+
+
+def test_all_codes_are_listed_in_their_order():
+    done = explain()
+    assert done.exit_code == 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in CAUSES] == [*CAUSES]
+    assert "Oversmoothing" in done.stdout
+
+
+@pytest.mark.parametrize("code", CAUSES)
+def test_a_cause_is_explained_from_the_tables(code):
+    done = explain(code)
+    assert done.exit_code == 0, done.stderr
+    cause = CAUSES[code]
+    assert done.stdout.startswith(f"{cause.title} [{code}]\n")
+    for name in cause.limits:
+        assert f"    {THRESHOLDS[name].value:g}: {THRESHOLDS[name].reason}\n" in done.stdout
+    for word in ("severity: ", "rank: ", "to paste:", "wrong if: "):
+        assert word in done.stdout
+    assert cause.falsified_by in done.stdout
+    assert cause.remedy is None or all(f"    {line}\n" in done.stdout for line in cause.remedy.code.splitlines())
+
+
+def test_what_is_looked_for_is_said():
+    assert "\nUnits that are zero at every node: inputs of a layer" in explain("dead-units").stdout
+
+
+@pytest.mark.parametrize(("code", "near"), [("init-unbalnced", "'init-unbalanced'"), ("dead_units", "'dead-units'")])
+def test_a_typo_names_the_nearest_code(code, near):
+    done = explain(code)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"gatdiag: no cause is called '{code}'")
+    assert f"Did you mean {near}" in line
+
+
+def test_what_is_like_no_code_gets_the_way_to_the_list():
+    assert explain("xyz").stderr == "gatdiag: no cause is called 'xyz': gatdiag explain lists all\n"

@@ -20,7 +20,6 @@ from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
 from gatdiag.cli.export import export
-from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
 from gatdiag.cli.options import add_options
@@ -51,7 +50,6 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     preflight,
     export,
     bench,
-    faults,
 )
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2

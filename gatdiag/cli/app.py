@@ -21,7 +21,6 @@ from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
 from gatdiag.cli.explain import explain
 from gatdiag.cli.export import export
-from gatdiag.cli.faults import faults
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
 from gatdiag.cli.options import add_options
@@ -41,7 +40,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the gr
     "Your training": (demo, diagnose, report, compare, treat, preflight, export),
     "Checkpoints": (inspect, rebalance),
     "Theory": (laws, explain),
-    "Experiments": (train, sweep, reproduce, bench, faults),
+    "Experiments": (train, sweep, reproduce, bench),
 }
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2

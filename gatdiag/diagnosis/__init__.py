@@ -32,7 +32,7 @@ To add a finding, write
     its limits     in `THRESHOLDS`, each with the reason for it
     its test       on either side of its threshold, in `CASES` of ``tests/diagnosis/test_causes.py``
 
-A fault in `gatdiag.experiments.faults.cases` then measures how often the finding is right, and how often a false alarm.
+A fault in `tests/bank` then measures how often the finding is right, and how often it is a false alarm.
 
 The report page, `gatdiag inspect` (a checkpoint is a run of one step), `gatdiag compare` and `gatdiag diagnose` all
 report these findings. Never imports torch.

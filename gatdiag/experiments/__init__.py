@@ -11,5 +11,4 @@
 - `pool`: parallel trainings, in processes or on a cluster
 - `markdown`: tables in Markdown
 - `bench`: what recording a training costs
-- `faults`: small trainings with planted faults: how often does the diagnosis name them?
 """

@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 from torch_geometric.utils import scatter, subgraph
 
-from gatdiag.experiments.faults.recipe import Recipe
 from gatdiag.experiments.synthetic import block_model
+from tests.bank.recipe import Recipe
 
 
 class Examples(NamedTuple):

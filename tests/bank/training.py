@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from gatdiag.experiments.faults.network import RecipeModel, make_network
-from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tasks import Task, make_task
 from gatdiag.experiments.training import evaluate
 from gatdiag.run import load
 from gatdiag.watching import watch
+from tests.bank.network import RecipeModel, make_network
+from tests.bank.recipe import Recipe
+from tests.bank.tasks import Task, make_task
 
 _EVALUATE_EVERY: Final = 5  # steps
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -11,21 +12,19 @@ from torch.nn import functional as F
 from torch_geometric.nn import (
     ChebConv,
     GATConv,
-    GATv2Conv,
-    GCNConv,
     GraphConv,
     GraphNorm,
     PairNorm,
     SAGEConv,
     SGConv,
     TAGConv,
-    TransformerConv,
     global_mean_pool,
 )
 
-from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.models import Stack, gin
+from gatdiag.experiments.models import CONVOLUTIONS, Stack
+from gatdiag.experiments.settings import Model, Network
 from gatdiag.remedies import initialize_
+from tests.bank.recipe import Recipe
 
 
 class RecipeModel(nn.Module):
@@ -62,6 +61,11 @@ def make_network(recipe: Recipe, in_channels: int, out_channels: int) -> RecipeM
     return network
 
 
+def _layer_of_model(model: Model, in_channels: int, out_channels: int) -> nn.Module:
+    """A layer of `gatdiag train --model`, with one head."""
+    return CONVOLUTIONS[model](Network(model=model, bias=True), in_channels, out_channels, 1)
+
+
 def _gat_with_4_heads(in_channels: int, out_channels: int) -> GATConv:
     """Heads are concatenated if the width is a multiple of 4, else averaged, as in the last layer of GAT."""
     if out_channels % 4:
@@ -70,15 +74,11 @@ def _gat_with_4_heads(in_channels: int, out_channels: int) -> GATConv:
 
 
 LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = {
-    "gcn": GCNConv,
-    "gat": GATConv,
-    "gatv2": lambda width, out: GATv2Conv(width, out, share_weights=True),
-    "sage": SAGEConv,
+    **{
+        model: partial(_layer_of_model, model) for model in ("gcn", "gat", "gatv2", "sage", "gin", "transformer", "mlp")
+    },
     "sage-sum": lambda width, out: SAGEConv(width, out, aggr="sum"),
-    "gin": gin,
-    "transformer": TransformerConv,
     "sgc-32": lambda width, out: SGConv(width, out, K=32),
-    "mlp": nn.Linear,
     "gat-4": _gat_with_4_heads,
     "graph": GraphConv,
     "cheb": lambda width, out: ChebConv(width, out, K=3),

@@ -1,32 +1,70 @@
-"""Results -> a CSV file with a row for each case, and a summary in Markdown."""
+"""Results -> tables: a CSV file with a row for each case, and a page with the totals in Markdown."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
-from gatdiag.experiments.faults.bank import ALARMS
-from gatdiag.experiments.faults.cases import CALIBRATION
-from gatdiag.experiments.markdown import table as markdown
 from gatdiag.run.files import atomic_write
+from tests.bank.bank import ALARMS
+from tests.bank.cases import CAUSES
 
 REPAIRED: Final = ", repaired"
 """Behind the name of a case: its twin."""
 
 
-def write_table(folder: Path, name: str, table: pd.DataFrame, describe: Callable[[pd.DataFrame], Iterable[str]]) -> str:
-    """Write a table as `NAME.csv`, and its description, from paragraphs, as `NAME.md`; returns the description."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / f"{name}.csv") as part:
-        table.to_csv(part, index=False, lineterminator="\n")
-    text = "\n\n".join(describe(table)) + "\n"
-    with atomic_write(folder / f"{name}.md") as part:
-        part.write_text(text)
-    return text
+@dataclass(frozen=True)
+class Table:
+    """Results and what they come to.
+
+    Attributes:
+        name: Place below `reports/`, such as ``diagnosis/held-out``.
+        title: Headline of the page.
+        rows: All results.
+        paragraphs: The page below its headline.
+    """
+
+    name: str
+    title: str
+    rows: pd.DataFrame
+    paragraphs: Iterable[str]
+
+    def write(self, folder: Path, origin: str) -> str:
+        """Write `NAME.csv` and `NAME.md`; returns the page, which says its origin."""
+        path = folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page = "\n\n".join([f"# {self.title}", origin, *self.paragraphs]) + "\n"
+        with atomic_write(path.with_suffix(".csv")) as part:
+            self.rows.to_csv(part, index=False, lineterminator="\n")
+        with atomic_write(path.with_suffix(".md")) as part:
+            part.write_text(page)
+        return page
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    r"""A table of text and numbers (three digits); missing values are empty.
+
+    Example:
+        >>> print(markdown(pd.DataFrame({"case": ["a|b", None], "rate": [0.1234, 300.0], "steps": [300, 5]})))
+        | case | rate | steps |
+        | --- | --- | --- |
+        | a\|b | 0.123 | 300 |
+        |  | 300 | 5 |
+    """
+    cells = [[_text(cell) for cell in row] for row in rows.astype(object).to_numpy().tolist()]
+    lines = [[*rows.columns], ["---"] * len(rows.columns), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else "None."
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else f"{cell:.3g}"
+    return "" if cell is None else str(cell).replace("|", "\\|")
 
 
 def count_codes(codes: Iterable[str]) -> str:
@@ -48,23 +86,20 @@ def split_halves(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def group_by_cause(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of each planted cause, in the order of the bank."""
-    groups = {cause: table[table["planted"] == cause] for cause in CALIBRATION}
+    groups = {cause: table[table["planted"] == cause] for cause in CAUSES}
     yield from ((cause, rows) for cause, rows in groups.items() if len(rows))
 
 
-def write_bank(results: pd.DataFrame, folder: Path) -> Iterator[str]:
-    """Write `calibration.csv` and `.md`, `held-out.csv` and `.md`, each if it has rows; yields the Markdown."""
+def verdict_tables(results: pd.DataFrame) -> Iterator[Table]:
+    """The verdicts of each half that has rows."""
     for name, half in split_halves(results):
-        yield write_table(folder, name, half, partial(_paragraphs, name))
-
-
-def _paragraphs(name: str, results: pd.DataFrame) -> Iterator[str]:
-    yield f"# Faults, {name} half: planted causes and verdicts"
-    yield "Written by `gatdiag faults`; `gatdiag.experiments.faults` explains what is planted and when a fault counts."
-    yield "\n".join(f"- {sentence}" for sentence in summarize(results))
-    yield markdown(confusion_table(results))
-    yield "## Missed faults and false alarms"
-    yield markdown(_wrong(results[results["counts"]]))
+        paragraphs = [
+            "\n".join(f"- {sentence}" for sentence in summarize(half)),
+            markdown(confusion_table(half)),
+            "## Missed faults and false alarms",
+            markdown(_wrong(half[half["counts"]])),
+        ]
+        yield Table(f"diagnosis/{name}", f"Faults, {name} half: planted causes and verdicts", half, paragraphs)
 
 
 def confusion_table(results: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +140,7 @@ def summarize(results: pd.DataFrame) -> Iterator[str]:
 
 def _wrong(counted: pd.DataFrame) -> pd.DataFrame:
     """Faults and controls with a wrong verdict, and twins with an error or a warning."""
-    names = ["case", "verdict", "severity", "all_findings"]
+    names = ["case", "verdict", "severity", "findings"]
     flagged = counted[counted["twin_severity"].isin(ALARMS)]
     twins = pd.DataFrame({name: flagged[f"twin_{name}"] for name in names[1:]})
     twins.insert(0, "case", flagged["case"] + REPAIRED)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from rich.console import Console
+from rich.progress import track
 
 from gatdiag.diagnosis import HEALTHY, Diagnosis, diagnose
-from gatdiag.experiments.faults.cases import Case
-from gatdiag.experiments.faults.published_rules import published_rules
-from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.training import Outcome, train
 from gatdiag.experiments.pool import Pool
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
+from tests.bank.cases import Case
+from tests.bank.published_rules import published_rules
+from tests.bank.recipe import Recipe
+from tests.bank.training import Outcome, train
 
 _MIN_PROGRESS: Final = 0.5  # of a healthy training
 _MIN_GAIN: Final = 0.25  # in progress, of a repaired twin
@@ -50,57 +53,54 @@ def should_count(cause: str, outcome: Outcome, twin: Outcome | None) -> bool:
     return twin.train >= _MIN_PROGRESS and twin.train - outcome.train >= _MIN_GAIN
 
 
-def is_right(cause: str, verdict: str, severity: str, all_findings: str) -> bool:
+def is_right(cause: str, verdict: str, severity: str, findings: str) -> bool:
     """Whether the verdict is the planted cause; for a control, whether there is neither an error nor a warning.
 
     Broken laws never keep a network from training: it is enough that they are among the findings, without an alarm.
     """
     if cause in (HEALTHY, *LAW_CAUSES):
-        return severity not in ALARMS and (cause == HEALTHY or cause in all_findings.split())
+        return severity not in ALARMS and (cause == HEALTHY or cause in findings.split())
     return verdict == cause
 
 
 def run_cases(
-    evaluate: Callable[..., list[dict[str, Any]]],
-    chosen: Sequence[Any],
-    jobs: int | None = None,
-    on_done: Callable[[], None] = lambda: None,
+    evaluate: Callable[..., list[dict[str, Any]]], chosen: Sequence[Any], jobs: int | None = None
 ) -> pd.DataFrame:
     """The rows of all cases, in their order, from processes (None: one per core) or, with one job, from this one."""
-    rows = {}
+    bar = {"total": len(chosen), "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
     with Pool(jobs).map(evaluate, chosen) as done:
-        for case, case_rows in done:
-            rows[case] = case_rows
-            on_done()
+        rows = dict(track(done, "cases", **bar))
     return pd.DataFrame([row for case in chosen for row in rows[case]])
 
 
 def evaluate_case(case: Case, folder: Path) -> list[dict[str, Any]]:
-    """Train a case and its twin in a subfolder, and diagnose both; returns one row.
-
-    A finished training with an unchanged recipe is not repeated: use a new folder after a change of the recorder.
-    """
-    place = folder / case.name
-    outcome, diagnosis = load_or_train(case.faulty, place / "faulty"), diagnose_run(place / "faulty")
-    twin, twin_diagnosis = None, dict.fromkeys(diagnosis, "")
-    if case.repaired is not None:
-        twin, twin_diagnosis = load_or_train(case.repaired, place / "repaired"), diagnose_run(place / "repaired")
+    """Train a case and its twin in a subfolder, and diagnose both; returns one row."""
+    outcome, twin = train_case(case, folder)
+    diagnosis = diagnose_run(folder / case.name / "faulty")
+    of_twin = diagnose_run(folder / case.name / "repaired") if twin else dict.fromkeys(diagnosis, "")
     row = {
         "case": case.name,
         "planted": case.cause,
         "held_out": case.is_held_out,
         "counts": should_count(case.cause, outcome, twin),
-        "right": is_right(case.cause, diagnosis["verdict"], diagnosis["severity"], diagnosis["all_findings"]),
+        "right": is_right(case.cause, diagnosis["verdict"], diagnosis["severity"], diagnosis["findings"]),
         **diagnosis,
         "progress": round(outcome.train, 3),
         "val_progress": round(outcome.val, 3),
         "twin_progress": None if twin is None else round(twin.train, 3),
         "twin_val_progress": None if twin is None else round(twin.val, 3),
-        **{f"twin_{name}": value for name, value in twin_diagnosis.items()},
+        **{f"twin_{name}": value for name, value in of_twin.items()},
         "planted_as": json.dumps(None if case.repaired is None else case.repaired.changes(case.faulty)),
         "training": json.dumps(Recipe(seed=case.number).changes(case.repaired or case.faulty)),
     }
     return [row]
+
+
+def train_case(case: Case, folder: Path) -> tuple[Outcome, Outcome | None]:
+    """Train a case and its twin in a subfolder, as ``faulty`` and ``repaired``, unless they are there."""
+    outcome = load_or_train(case.faulty, folder / case.name / "faulty")
+    twin = None if case.repaired is None else load_or_train(case.repaired, folder / case.name / "repaired")
+    return outcome, twin
 
 
 def load_or_train(recipe: Recipe, folder: Path) -> Outcome:
@@ -134,5 +134,5 @@ def diagnosis_columns(diagnosis: Diagnosis) -> dict[str, str]:
     return {
         "verdict": verdict.code,
         "severity": "" if verdict.code == HEALTHY else verdict.severity,
-        "all_findings": " ".join(finding.code for finding in diagnosis),
+        "findings": " ".join(finding.code for finding in diagnosis),
     }

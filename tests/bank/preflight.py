@@ -8,15 +8,14 @@ import pandas as pd
 import torch
 
 from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis
-from gatdiag.experiments.faults.bank import ALARMS, LAW_CAUSES, diagnosis_columns
-from gatdiag.experiments.faults.cases import CALIBRATION, Case
-from gatdiag.experiments.faults.recipe import Recipe
-from gatdiag.experiments.faults.tables import REPAIRED, count_codes, group_by_cause, split_halves, write_table
-from gatdiag.experiments.faults.training import Training
-from gatdiag.experiments.markdown import table as markdown
 from gatdiag.rehearsal import preflight
+from tests.bank.bank import ALARMS, LAW_CAUSES, diagnosis_columns, should_count, train_case
+from tests.bank.cases import CAUSES, Case
+from tests.bank.recipe import Recipe
+from tests.bank.tables import REPAIRED, Table, count_codes, group_by_cause, markdown, split_halves
+from tests.bank.training import Training
 
-PREDICTABLE: Final = tuple(cause for cause in CALIBRATION if cause in BEFORE_TRAINING and cause not in LAW_CAUSES)
+PREDICTABLE: Final = tuple(cause for cause in CAUSES if cause in BEFORE_TRAINING and cause not in LAW_CAUSES)
 """Causes that are present before the first step."""
 
 
@@ -36,11 +35,13 @@ def preflight_recipe(recipe: Recipe) -> Diagnosis:
         )
 
 
-def preflight_case(case: Case) -> list[dict[str, Any]]:
-    """Diagnose a case and its twin before training; returns a row for each.
+def preflight_case(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """Diagnose a case and its twin before training; returns a row for each, none if the trained case does not count.
 
     Only predictable faults, repaired twins and controls have rows; for twins and controls "healthy" is right.
     """
+    if not should_count(case.cause, *train_case(case, folder)):
+        return []
     networks = {case.name: (case.cause, case.faulty), f"{case.name}{REPAIRED}": (HEALTHY, case.repaired)}
     return [
         {
@@ -54,27 +55,23 @@ def preflight_case(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-def write_preflight(table: pd.DataFrame, folder: Path, part: str) -> str:
-    """Write `preflight.csv` and `preflight.md`, or `preflight-PART` if not of all; returns the Markdown."""
-    return write_table(folder, "preflight" if part == "all" else f"preflight-{part}", table, _paragraphs)
+def preflight_tables(networks: pd.DataFrame) -> Iterator[Table]:
+    """The predictions for both halves."""
+    paragraphs = ["A network is flagged if the verdict is an error or a warning."]
+    for name, half in split_halves(networks):
+        by_cause = pd.DataFrame([_row(cause, rows) for cause, rows in group_by_cause(half)])
+        paragraphs += [f"## The {name} half", summarize(half), markdown(by_cause)]
+    title = "Faults before training: what `gatdiag.preflight` predicts for the untrained networks"
+    yield Table("diagnosis/preflight", title, networks, paragraphs)
 
 
-def _paragraphs(table: pd.DataFrame) -> Iterator[str]:
-    yield "# Faults before training: what `gatdiag.preflight` predicts for the untrained networks"
-    yield "Written by `gatdiag faults --preflight`. A network is flagged if the verdict is an error or a warning."
-    for name, half in split_halves(table):
-        yield f"## The {name} half"
-        yield summarize(half)
-        yield markdown(pd.DataFrame([_row(cause, rows) for cause, rows in group_by_cause(half)]))
-
-
-def summarize(table: pd.DataFrame) -> str:
+def summarize(networks: pd.DataFrame) -> str:
     """Precision and recall of the prediction that a training fails, and how often its cause is named."""
-    fails, flagged = table["planted"] != HEALTHY, table["severity"].isin(ALARMS)
+    fails, flagged = networks["planted"] != HEALTHY, networks["severity"].isin(ALARMS)
     failing, hits = fails.sum(), (fails & flagged).sum()
-    named = (fails & flagged & (table["verdict"] == table["planted"])).sum()
+    named = (fails & flagged & (networks["verdict"] == networks["planted"])).sum()
     return (
-        f"Of {len(table)} untrained networks, {failing} will fail; {hits} of these are flagged "
+        f"Of {len(networks)} untrained networks, {failing} will fail; {hits} of these are flagged "
         f"({_percentage(hits, failing)}), {named} with the planted cause. Of {flagged.sum()} flagged networks, "
         f"{hits} fail ({_percentage(hits, flagged.sum())})."
     )

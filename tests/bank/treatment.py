@@ -6,38 +6,37 @@ without classes, within a tenth of the loss of the best constant prediction.
 """
 
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from gatdiag.experiments.faults.bank import LAW_CAUSES, load_or_train, should_count
-from gatdiag.experiments.faults.cases import Case
-from gatdiag.experiments.faults.tables import write_table
-from gatdiag.experiments.faults.training import Outcome, Training
-from gatdiag.experiments.markdown import table as markdown
+from gatdiag.diagnosis import HEALTHY
 from gatdiag.recorder import Recorder
 from gatdiag.run import Run, load
 from gatdiag.summary import logged_series
 from gatdiag.treatment import Treatment, treat
 from gatdiag.treatment.outcome import POINTS, SHARE
+from tests.bank.bank import LAW_CAUSES, should_count, train_case
+from tests.bank.cases import Case
+from tests.bank.tables import Table, markdown, split_halves
+from tests.bank.training import Outcome, Training
 
 
 def treat_case(case: Case, folder: Path) -> list[dict[str, Any]]:
     """Treat the faulty training of a case; returns one row, or none for controls, broken laws and what does not count.
 
     ``remedy`` is what was changed in the end, or "" with a ``reason``. ``faulty``, ``treated`` and ``twin`` are
-    accuracies or, without classes, the fraction of the loss that was removed. Treatments are kept in ``treated``,
-    next to the folder of runs.
+    accuracies or, without classes, the fraction of the loss that was removed. Its runs are kept as ``treated``, beside
+    ``faulty`` and ``repaired``.
     """
-    if case.repaired is None or case.cause in LAW_CAUSES:
+    if case.cause == HEALTHY or case.cause in LAW_CAUSES:
         return []
-    place = folder / case.name
-    faulty, twin = load_or_train(case.faulty, place / "faulty"), load_or_train(case.repaired, place / "repaired")
+    faulty, twin = train_case(case, folder)
     if not should_count(case.cause, faulty, twin):
         return []
+    place = folder / case.name
     outcomes: list[Outcome] = []
     training = Training(case.faulty)
 
@@ -54,7 +53,7 @@ def treat_case(case: Case, folder: Path) -> list[dict[str, Any]]:
             *training.task.split(is_training=True).args,
             seeds=[case.faulty.seed],
             before=[place / "faulty"],
-            folder=folder.parent / "treated" / case.name,
+            folder=place / "treated",
             overwrite=True,
         )
     return [_row(case, treatment, (faulty, twin, *outcomes), load(place / "repaired"))]
@@ -91,23 +90,19 @@ def _row(case: Case, treatment: Treatment, outcomes: Sequence[Outcome], twin: Ru
     }
 
 
-def write_treatments(table: pd.DataFrame, folder: Path, part: str) -> str:
-    """Write `treatment/PART.csv` and `.md`, so that no part overwrites another; returns the Markdown."""
-    return write_table(folder / "treatment", part, table, partial(_paragraphs, part))
-
-
-def _paragraphs(part: str, table: pd.DataFrame) -> tuple[str, ...]:
-    applied = table[table["good"] != ""] if len(table) else table
-    good = sum(applied["good"] == "yes") if len(applied) else 0
-    share = f" ({good / len(applied):.0%})" if len(applied) else ""
-    manual = table.drop(applied.index)
-    return (
-        "# Faults, treated with the remedies that the diagnosis names",
-        f"Written by `gatdiag faults --part {part} --treat`. Compared are accuracies on the training examples (for "
-        "overfitting, on the validation examples) or, without classes, the fraction of the loss of the best constant "
-        "prediction that was removed; see `gatdiag.experiments.faults.treatment`.",
-        f"Cured: {good} of {len(applied)}{share}; {len(manual)} more need a change in the user's code.",
-        markdown(applied.filter(["case", "verdict", "remedy", "faulty", "treated", "twin", "good"])),
-        "## Faults that need a change in the user's code",
-        markdown(manual.filter(["case", "verdict", "reason"])),
-    )
+def treatment_tables(treated: pd.DataFrame) -> Iterator[Table]:
+    """The treatments of each half that has rows."""
+    for name, half in split_halves(treated):
+        applied, manual = half[half["good"] != ""], half[half["good"] == ""]
+        good = (applied["good"] == "yes").sum()
+        share = f" ({good / len(applied):.0%})" if len(applied) else ""
+        paragraphs = [
+            "Compared are accuracies on training examples (for overfitting, on validation examples) or, without "
+            "classes, the fraction of the loss of the best constant prediction that was removed.",
+            f"Cured: {good} of {len(applied)}{share}; {len(manual)} more need a change in the user's code.",
+            markdown(applied[["case", "verdict", "remedy", "faulty", "treated", "twin", "good"]]),
+            "## Faults that need a change in the user's code",
+            markdown(manual[["case", "verdict", "reason"]]),
+        ]
+        title = f"Faults, {name} half: treated with the remedies that the diagnosis names"
+        yield Table(f"treatment/{name}", title, half, paragraphs)

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from gatdiag.cli.bench import bench
 from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
@@ -28,7 +27,6 @@ from gatdiag.cli.preflight import preflight
 from gatdiag.cli.printing import use_option_names
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
-from gatdiag.cli.reproduce import reproduce
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
 from gatdiag.cli.training import INTERRUPTED
@@ -40,7 +38,6 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     demo,
     train,
     sweep,
-    reproduce,
     report,
     diagnose,
     treat,
@@ -50,7 +47,6 @@ _COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     laws,
     preflight,
     export,
-    bench,
     faults,
 )
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error

@@ -10,6 +10,7 @@ lipschitz      "Lipschitz Normalization for Self-Attention Layers", and the divi
 taming         "Taming Gradient Oversmoothing and Expansion"
 beyond_*       scripts of one finding beyond the papers each
 measurements   shared by these scripts
-runner         trains what a name lacks, keeps its results.csv, and compares the results with the paper
+runner         trains what a name lacks, and keeps its results.csv
+comparison     means over seeds, published and measured
 page           the folder of a name: README.md and the figures
 """

@@ -19,16 +19,8 @@ from gatdiag.figures import FIGURES, Figure, render
 from gatdiag.report.page import Labeled
 from gatdiag.run import Run
 from gatdiag.run.files import atomic_write
-from reports.papers.runner import (
-    DEFAULTS,
-    TABLE,
-    Comparison,
-    Results,
-    commit_of_code,
-    commit_of_file,
-    compare,
-    notable,
-)
+from reports.papers.comparison import Comparison, compare
+from reports.papers.runner import DEFAULTS, TABLE, Results, commit_of_code, commit_of_file, notable
 from reports.papers.study import Drawing, Study, matches
 
 PAGE: Final = "README.md"

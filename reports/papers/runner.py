@@ -1,17 +1,16 @@
-"""Trains what a name lacks, keeps the results in its results.csv, and compares them with the paper.
+"""Trains what a name lacks, and keeps the results in its results.csv.
 
-results.csv is what is kept: a training with a row there is done. Trainings that are missing are a sweep of
-`gatdiag.experiments.sweep` in the folder ``trainings`` next to the reports (not under version control), which resumes
-where it was killed and has the recorded runs that figures are drawn from.
+A training with a row in results.csv is done; delete the row to have it trained again. Trainings that are missing are a
+sweep of `gatdiag.experiments.sweep` in the folder ``trainings`` next to the reports (not under version control), which
+resumes where it was killed, and has the recorded runs that figures are drawn from.
 """
 
-import math
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pandas as pd
 
@@ -21,14 +20,9 @@ from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import is_recorded, read_results, run_folder, sweep, table_row, varied_settings
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
-from gatdiag.summary import mean_by
-from reports.papers.published import Published
-from reports.papers.study import Measured, Study, matches
+from reports.papers.study import Measured, Study
 
 Row: TypeAlias = dict[str, Any]
-Verdict: TypeAlias = Literal[
-    "in the interval", "intervals overlap", "apart", "too few trainings", "other settings", "not run", "not known"
-]
 REPORTS: Final = Path(__file__).parents[1]
 TABLE: Final = "results.csv"
 TRAININGS: Final = "trainings"
@@ -78,7 +72,7 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
         table.to_csv(part, index=False, float_format="%.6g")
 
 
-def _key(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+def settings_key(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes two trainings the same; numbers have six digits, as in the file."""
     values = (settings[name] for name in DEFAULTS if name != "device")
     return tuple(f"{value:.6g}" if isinstance(value, int | float) else value for value in values)
@@ -86,7 +80,7 @@ def _key(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def cell_key(cell: Experiment) -> tuple[Any, ...]:
     """The key of a training in the table."""
-    return _key(asdict(cell.resolved))
+    return settings_key(asdict(cell.resolved))
 
 
 def known_rows(study: Study, reports: Path) -> dict[tuple[Any, ...], Row]:
@@ -97,7 +91,7 @@ def known_rows(study: Study, reports: Path) -> dict[tuple[Any, ...], Row]:
         table = read_table(file)
         if {*DEFAULTS, *_RESULT} <= {*table}:
             for row in _records(table):
-                rows.setdefault(_key(row), row)
+                rows.setdefault(settings_key(row), row)
     return rows
 
 
@@ -194,7 +188,7 @@ def train_missing(
         full: The protocol of the paper, else what takes ten minutes.
         train: Whether to train what is missing.
         pool: Where trainings run.
-        on_cell: Called after each training.
+        on_cell: Called for each training that is done.
 
     Raises:
         InputError: Another process trains there, or a worker was killed.
@@ -203,6 +197,8 @@ def train_missing(
     known, folder = known_rows(study, reports), reports / TRAININGS
     missing = tuple(cell for cell in cells if cell_key(cell) not in known)
     failed: Mapping[Experiment, str] = {}
+    for _ in range(len(cells) - len(missing)):
+        on_cell()
     if train and missing:
         watched = missing if study.record else ()
         failed = sweep(
@@ -230,7 +226,7 @@ def _new_rows(
 def _write_results(results: Results, file: Path) -> None:
     """Write the rows of these trainings, and after them those of others that the file has."""
     trained = {cell_key(cell) for cell in results.rows}
-    rows = [*results.rows.values(), *(row for row in _records(read_table(file)) if _key(row) not in trained)]
+    rows = [*results.rows.values(), *(row for row in _records(read_table(file)) if settings_key(row) not in trained)]
     if rows:
         known = {*DEFAULTS, *_RESULT, "commit"}
         measured = [name for name in rows[0] if name not in known] if results.study.measure else []
@@ -247,88 +243,3 @@ def measure_script(study: Study, reports: Path, root: Path, *, train: bool) -> M
     file.parent.mkdir(parents=True, exist_ok=True)
     write_table(table.assign(commit=commit_of_code()), file)
     return read_table(file), pictures
-
-
-# --- published and measured -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A measured mean over seeds and the published one.
-
-    Attributes:
-        cells: The trainings, which differ in their seed.
-        label: Their varying settings.
-        column: The column of the results that is compared.
-        done: Number of finished trainings.
-        mean: Measured, in the unit of the paper; NaN without finished trainings.
-        ci95: Half the width of its 95 % interval (Student's t); NaN for fewer than three trainings.
-        published: The number of the paper, if known.
-        verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: only the
-            intervals overlap; ``apart``: they do not; else why there is no comparison.
-    """
-
-    cells: Sequence[Experiment]
-    label: str
-    column: str
-    done: int
-    mean: float
-    ci95: float
-    published: Published | None
-    verdict: Verdict
-
-
-def compare(results: Results) -> list[Comparison]:
-    """Compare each mean over seeds with the number of the paper."""
-    protocol = {_without_seed(cell) for cell in results.study.full}
-    rows = []
-    for column in results.study.columns:
-        known = [one for one in results.study.published if one.column == column]
-        for cells in results.groups:
-            published = next((one for one in known if matches(cells[0], one.where)), None)
-            values = _values(results, cells, column)
-            mean, ci95 = interval(values)
-            verdict = judge_mean(mean, ci95, published, is_protocol=_without_seed(cells[0]) in protocol)
-            rows.append(Comparison(cells, results.label(cells[0]), column, len(values), mean, ci95, published, verdict))
-    return rows
-
-
-def _without_seed(cell: Experiment) -> tuple[Any, ...]:
-    return _key({**asdict(cell.resolved), "seed": 0})
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % confidence interval, each NaN if undefined.
-
-    Example:
-        >>> interval([1.0, 2.0, 3.0])
-        (2.0, 2.484...)
-    """
-    row = mean_by(pd.DataFrame({"value": values, "group": 0}), "value", ["group"])
-    if not len(row):  # no values, or only NaN
-        return math.nan, math.nan
-    return float(row["mean"].iloc[0]), float(row["half_width"].iloc[0])
-
-
-def judge_mean(mean: float, ci95: float, published: Published | None, *, is_protocol: bool = True) -> Verdict:
-    """The verdict of a `Comparison`; ``is_protocol``: the settings are those of the paper."""
-    if published is None:
-        return "not known"
-    if math.isnan(mean):
-        return "not run"
-    if not is_protocol:
-        return "other settings"
-    if math.isnan(ci95):
-        return "too few trainings"
-    difference = abs(mean - published.value)
-    if difference <= ci95:
-        return "in the interval"
-    published_ci95 = 0.0 if math.isnan(published.ci95) else published.ci95
-    return "intervals overlap" if difference <= ci95 + published_ci95 else "apart"
-
-
-def _values(results: Results, cells: Sequence[Experiment], column: str) -> list[float]:
-    """Values of finished trainings, in the unit of the paper."""
-    unit = 100.0 if column.endswith("accuracy") else 1.0
-    done = [results.rows[cell] for cell in cells if cell in results.rows]
-    return [unit * float("nan" if one[column] is None else one[column]) for one in done]

@@ -8,7 +8,7 @@ import pytest
 
 import gatdiag
 
-WITHOUT_MAP = {"gatdiag.cli", "gatdiag.laws.rules", "gatdiag.run", "gatdiag.structure", "gatdiag.experiments.reproduce"}
+WITHOUT_MAP = {"gatdiag.cli", "gatdiag.laws.rules", "gatdiag.run", "gatdiag.structure"}
 PACKAGES = {"gatdiag", *(each.name for each in walk_packages(gatdiag.__path__, "gatdiag.") if each.ispkg)}
 
 

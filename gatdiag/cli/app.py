@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from gatdiag.cli.bench import bench
 from gatdiag.cli.compare import compare
 from gatdiag.cli.demo import demo
 from gatdiag.cli.diagnose import diagnose
@@ -27,7 +26,6 @@ from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
-from gatdiag.cli.reproduce import reproduce
 from gatdiag.cli.silence import break_silence
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
@@ -40,7 +38,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the gr
     "Your training": (demo, diagnose, report, compare, treat, preflight, export),
     "Checkpoints": (inspect, rebalance),
     "Theory": (laws, explain),
-    "Experiments": (train, sweep, reproduce, bench),
+    "Experiments": (train, sweep),
 }
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2

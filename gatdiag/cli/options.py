@@ -105,7 +105,6 @@ Jobs: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Number of processes, each with one thread. Default: one per core."),
 ]
-Workers: TypeAlias = Jobs
 Backend: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="processes, or a running cluster: dask or ray.")]
 Address: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address of the cluster. Default: the one on this machine.")

@@ -4,11 +4,8 @@
 - `synthetic`: built-in graphs: block models, Tree-NeighborsMatch
 - `models`: graph neural networks as the papers build them
 - `settings`: settings of a network and of a training
-- `training`: a plain training loop on one graph, or on trees
+- `training`: a plain training loop on one graph
 - `experiment`: one training from its settings, watched or not, and its result
 - `sweep`: all trainings of a grid, and a table of their results
-- `reproduce`: tables and figures of the papers, published against measured
 - `pool`: parallel trainings, in processes or on a cluster
-- `markdown`: tables in Markdown
-- `bench`: what recording a training costs
 """

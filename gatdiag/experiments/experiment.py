@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import SPLITS, Transform, prepared_graph
-from gatdiag.experiments.models import TreeNetwork, build
+from gatdiag.experiments.models import build
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.training import Epoch, TrainingResult, train
 from gatdiag.recorder import Every, Metrics
@@ -44,7 +44,7 @@ class Result:
         last_train_accuracy: Training accuracy after the last epoch.
         loss: Loss of the last epoch; NaN and infinity are null in the file.
         epochs: Number of epochs.
-        converged: Whether the loss fell below `Experiment.stop_below` or, on trees, all answers were right.
+        converged: Whether the loss fell below `Experiment.stop_below`.
     """
 
     test_accuracy: float
@@ -131,14 +131,14 @@ def prepared_model(experiment: Experiment, graph: Data) -> nn.Module:
         ModelError: The initialization or a remedy does not fit the network.
     """
     with random_state(experiment.seed, ()):
-        make = TreeNetwork if experiment.trees else build
-        model = make(experiment, graph.num_features, int(graph.y.max()) + 1)
+        model = build(experiment, graph.num_features, int(graph.y.max()) + 1)
     if experiment.initialization != "default":
         _initialize(model, experiment, graph)
-    if experiment.lipschitz != "none":
-        lipschitz_normalize_(model, mode=experiment.lipschitz)
+    if experiment.lipschitz == "paper":
+        lipschitz_normalize_(model)
     if experiment.weight_norm:
         weight_normalize_(model, experiment.weight_norm)
+    experiment.change_(model)
     return model
 
 

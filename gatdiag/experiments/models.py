@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import (
     GATConv,
-    GatedGraphConv,
     GATv2Conv,
     GCNConv,
     GINConv,
@@ -24,7 +23,6 @@ from torch_geometric.nn import (
     TransformerConv,
 )
 
-from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Network
 
 
@@ -166,79 +164,14 @@ class Deep(nn.Module):
         return logits
 
 
-class TreeNetwork(nn.Module):
-    """A sum of two embeddings, convolutions of equal width, a linear layer without bias.
-
-    Each layer is norm(x + activation(conv(x))), without the skip if the network is not residual. The features of
-    `gatdiag.experiments.synthetic.tree_neighbors_match` are one-hot, so that `first` is the sum of two embeddings.
-
-    Args:
-        network: The settings; ``model`` is gcn, gat, gin or ggnn.
-        in_channels: Number of features.
-        out_channels: Number of classes.
-
-    Source:
-        Alon & Yahav, "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their
-        code, where the GAT has no activation, and the GGNN neither activation, nor skip, nor normalization.
-
-    Example:
-        >>> model = TreeNetwork(Network(model="gat", layers=3, width=8, heads=4, bias=True), 10, 5)
-        >>> model.first.weight.shape, len(model.convs)
-        (torch.Size([32, 10]), 3)
-    """
-
-    def __init__(self, network: Network, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        width = network.heads * network.width
-        norm: Callable[[int], nn.Module] = NORMS.get(network.norm, lambda _: nn.Identity())
-        self.first = nn.Linear(in_channels, width, bias=False)
-        nn.init.normal_(self.first.weight)  # as nn.Embedding
-        self.convs = nn.ModuleList(_tree_convolution(network, width) for _ in range(network.layers))
-        self.norms = nn.ModuleList(norm(width) for _ in range(network.layers))
-        self.last = nn.Linear(width, out_channels, bias=False)
-        self.activation = ACTIVATIONS[network.activation]
-        self.dropout = network.dropout
-        self.residual = network.residual
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Features (nodes, in_channels) and edges (2, edges) -> logits (nodes, out_channels), of roots or not."""
-        x = self.first(x)
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            out = F.dropout(self.activation(conv(x, edge_index)), self.dropout, self.training)
-            x = norm(x + out if self.residual else out)
-        logits: Tensor = self.last(x)
-        return logits
-
-
-def _tree_convolution(network: Network, width: int) -> nn.Module:
-    """A convolution that keeps the width; that of a GIN has batch normalization."""
-    conv: nn.Module
-    if network.model == "ggnn":
-        conv = GatedGraphConv(width, num_layers=1, bias=network.bias)
-    elif network.model == "gin":
-        conv = GINConv(nn.Sequential(*_linear_norm_relu(width), *_linear_norm_relu(width)))
-    else:
-        conv = CONVOLUTIONS[network.model](network, width, network.width, network.heads)
-    return conv
-
-
-def _linear_norm_relu(width: int) -> tuple[nn.Module, ...]:
-    return nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()
-
-
 def build(network: Network, in_channels: int, out_channels: int) -> Stack | Deep:
     """The network that the settings describe, with PyG's default initialization.
-
-    Raises:
-        InputError: The model is ggnn, which needs a `TreeNetwork`.
 
     Example:
         >>> model = build(Network(model="gatv2", heads=8, layers=3, share_weights=False), 1433, 7)
         >>> model.convs[1].lin_r.weight.shape
         torch.Size([512, 512])
     """
-    if network.model == "ggnn":
-        raise InputError("model=ggnn is only supported on trees: expected trees to be 1 or more, got 0")
     if network.model == "sgc":
         return Stack([SGConv(in_channels, out_channels, K=network.layers, bias=network.bias)])
     if network.model in ("deep-gat", "deep-gt"):

@@ -8,19 +8,18 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_orig
 from gatdiag.errors import InputError
 
 Model: TypeAlias = Literal[
-    "gat", "gatv2", "omega-gat", "gcn", "sgc", "sage", "gin", "ggnn", "transformer", "mlp", "deep-gat", "deep-gt"
+    "gat", "gatv2", "omega-gat", "gcn", "sgc", "sage", "gin", "transformer", "mlp", "deep-gat", "deep-gt"
 ]
 Activation: TypeAlias = Literal["relu", "elu", "none"]
 Norm: TypeAlias = Literal["none", "pairnorm", "pairnorm-si", "layernorm", "batchnorm"]
 Optimizer: TypeAlias = Literal["SGD", "Adam"]
 Device: TypeAlias = Literal["cpu", "cuda"]
-Lipschitz: TypeAlias = Literal["none", "paper", "code"]
+Lipschitz: TypeAlias = Literal["none", "paper"]
 Schedule: TypeAlias = Literal["constant", "plateau"]
 
 _ATTENTION_MODELS: Final = ("gat", "gatv2", "omega-gat", "transformer", "deep-gat", "deep-gt")
 _SHARING_MODELS: Final = ("gatv2", "omega-gat")
 _DEEP_MODELS: Final = ("deep-gat", "deep-gt")
-_TREE_MODELS: Final = ("gcn", "gat", "gin", "ggnn")
 _PLANETOID: Final = ("cora", "citeseer", "pubmed")
 
 OPTIONS: Final[Mapping[str, str]] = {"learning_rate": "lr", "width": "hidden"}
@@ -35,9 +34,7 @@ class Network:
         InputError: A value is invalid, or not supported by the model.
     """
 
-    model: Annotated[
-        Model, "Layer type. gat is GATv1; deep-gat and deep-gt have two extra linear layers; ggnn needs --trees."
-    ] = "gatv2"
+    model: Annotated[Model, "Layer type. gat is GATv1; deep-gat and deep-gt have two extra linear layers."] = "gatv2"
     layers: Annotated[int, "Number of convolutions, or of hops for sgc."] = 10
     width: Annotated[int, "Hidden channels, per head."] = 64
     heads: Annotated[int, "Attention heads, which are concatenated; the last layer has one."] = 1
@@ -94,21 +91,13 @@ class Experiment(Network):
     initialization: Annotated[
         str, "Scheme of gatdiag.remedies.initialize_, such as balanced_orthogonal, or default for that of PyG's layers."
     ] = "xavier"
-    lipschitz: Annotated[Lipschitz, "Apply LipschitzNorm to attention scores, as in the paper or as in its code."] = (
-        "none"
-    )
+    lipschitz: Annotated[Lipschitz, "paper: apply LipschitzNorm to attention scores."] = "none"
     weight_norm: Annotated[float, "Norm c to which each weight matrix is scaled, c W / ||W||; 0: off."] = 0.0
     optimizer: Annotated[Optimizer, "Optimizer; SGD has no momentum."] = "SGD"
     learning_rate: Annotated[float, "Learning rate; 0: that of the paper for the graph, optimizer and depth."] = 0.0
     weight_decay: Annotated[float, "Weight decay of the optimizer."] = 0.0
-    schedule: Annotated[
-        Schedule, "plateau: divide the rate by 10 when validation loss stalls; with --trees, by 2 when accuracy stalls."
-    ] = "constant"
-    trees: Annotated[int, "Trees per step, for --data tree:depth=R and the network of Alon & Yahav; 0: full batch."] = 0
-    passes: Annotated[int, "Passes over the trees per epoch."] = 1
-    epochs: Annotated[int, "Maximum number of epochs. Without --trees, an epoch is one step on all training nodes."] = (
-        5000
-    )
+    schedule: Annotated[Schedule, "plateau: divide the rate by 10 when validation loss stalls."] = "constant"
+    epochs: Annotated[int, "Maximum number of epochs; an epoch is one step on all training nodes."] = 5000
     stop_below: Annotated[float, "Stop once the loss is below this."] = 1e-4
     seed: Annotated[int, "Random seed of weights and dropout, from 0 to 2**63 - 1."] = 0
     device: Annotated[Device, "Device to train on."] = "cpu"
@@ -118,7 +107,6 @@ class Experiment(Network):
         super().__post_init__()
         if self.transform not in ("usual", "normalize-features", "none"):
             raise InputError(f"Expected transform to be usual, normalize-features or none, got {self.transform!r}")
-        self._check_trees()
         for name in ("learning_rate", "weight_norm", "weight_decay", "stop_below"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"Expected {_words(name)} to be 0 or more and finite, got {getattr(self, name)}")
@@ -126,18 +114,6 @@ class Experiment(Network):
             raise InputError(f"Expected epochs to be 1 or more, got {self.epochs}")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"Expected seed to be from 0 to 2**63 - 1, got {self.seed}")
-
-    def _check_trees(self) -> None:
-        if self.trees < 0 or self.passes < 1 or (self.passes > 1 and not self.trees):
-            raise InputError(
-                "Expected trees to be 0 or more, and passes to be 1 or more (1 without trees), "
-                f"got trees={self.trees}, passes={self.passes}"
-            )
-        if self.trees and not (self.data.partition(":")[0].lower() == "tree" and self.model in _TREE_MODELS):
-            raise InputError(
-                f"trees={self.trees} expects data to be tree and model to be one of {', '.join(_TREE_MODELS)}, got "
-                f"{self.data} with {self.model}"
-            )
 
     @property
     def has_modes(self) -> bool:
@@ -159,9 +135,8 @@ class Experiment(Network):
         """The settings that differ from the defaults."""
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
 
-    def matches(self, settings: Mapping[str, Any]) -> bool:
-        """True if the experiment has these settings, whatever the others."""
-        return all(getattr(self, name) == value for name, value in settings.items())
+    def change_(self, model: Any) -> None:
+        """Change the initialized network in place: for subclasses, with settings of their own; nothing here."""
 
 
 def _words(name: str) -> str:

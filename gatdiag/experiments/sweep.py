@@ -150,7 +150,7 @@ def read_results(cells: Sequence[Experiment], folder: str | os.PathLike[str]) ->
 def _read_result(file: Path, cell: Experiment) -> dict[str, Any]:
     try:
         one: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        is_of_cell = Experiment(**one["settings"]) == cell.resolved and {*one["result"]} == _RESULT
+        is_of_cell = type(cell)(**one["settings"]) == cell.resolved and {*one["result"]} == _RESULT
     except (ValueError, KeyError, TypeError, InputError):
         is_of_cell = False
     if not is_of_cell:

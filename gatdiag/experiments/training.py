@@ -1,9 +1,8 @@
-"""Training loops: cross-entropy on one graph, full-batch or in batches of trees."""
+"""The training loop: cross-entropy on all training nodes of one graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +13,6 @@ from torch_geometric.data import Data
 from gatdiag.experiments.data import SPLITS
 from gatdiag.experiments.settings import Experiment
 from gatdiag.recorder import Recorder
-
-_PATIENCE: Final = 20  # epochs on trees without a better training accuracy
-_MIN_DELTA: Final = 1e-4  # of a better training accuracy
-_EVALUATION_BATCH: Final = 1024  # trees
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class TrainingResult:
 
     Attributes:
         epochs: All epochs, in order.
-        converged: Whether the loss fell below the threshold or, on trees, all answers were right.
+        converged: Whether the loss fell below the threshold.
     """
 
     epochs: tuple[Epoch, ...]
@@ -60,17 +55,12 @@ def train(
 ) -> TrainingResult:
     """Train a node classifier, and evaluate it after each epoch.
 
-    An epoch is one step on all training nodes. If the experiment has ``trees``, an epoch is ``passes`` over the
-    training trees, in random order and in batches of ``trees``. Then training accuracy is measured during training, as
-    the benchmark reports it, the other accuracies are those on the test trees, the schedule ``plateau`` halves the
-    learning rate after ten epochs without a higher training accuracy, and training also ends once all answers are
-    right, or after 20 epochs without a higher training accuracy.
+    An epoch is one step on all training nodes.
 
     Args:
         model: Called as ``model(x, edge_index)``, or with ``inputs``; returns logits (nodes, classes). Trained
             in place.
-        graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test; trees come from
-            `gatdiag.experiments.synthetic.tree_neighbors_match`.
+        graph: With ``x``, ``edge_index``, ``y`` and one mask (nodes,) for each of train, val and test.
         experiment: Optimizer, learning rate, limits, and random seed of dropout.
         recorder: Logs loss and accuracies after each epoch, by the names of `Epoch`.
         progress: Called after each epoch with its index and numbers.
@@ -84,8 +74,7 @@ def train(
         global random state does not change.
 
     Source:
-        Section 4 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023); for trees Alon & Yahav,
-        "On the Bottleneck of Graph Neural Networks and its Practical Implications", ICLR 2021, and their code.
+        Section 4 of "Are GATs Out of Balance?" (Mustafa, Bojchevski, Burkholz, NeurIPS 2023).
 
     Example:
         >>> from gatdiag.experiments.data import load_graph
@@ -96,48 +85,28 @@ def train(
         (20, True)
     """
     optimizer = _make_optimizer(experiment, model)
-    if experiment.trees:
-        training = _train_on_trees(model, graph, experiment, optimizer)
-    else:
-        inputs = inputs or (graph.x, graph.edge_index)
-        training = _train_full_batch(
-            model, graph, experiment, optimizer, inputs, reuse_logits=not has_modes and recorder is None
-        )
+    scheduler = ReduceLROnPlateau(optimizer) if experiment.schedule == "plateau" else None
+    inputs = inputs or (graph.x, graph.edge_index)
+    reuse_logits = not has_modes and recorder is None
     epochs, converged = list[Epoch](), False
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        for epoch, converged in islice(training, experiment.epochs):
-            epochs.append(epoch)
+        model.train()
+        logits = model(*inputs)
+        while not converged and len(epochs) < experiment.epochs:
+            if epochs and not reuse_logits:
+                logits = model(*inputs)
+            loss = _step(logits, graph, optimizer)
+            logits = model(*inputs) if reuse_logits else evaluate(model, inputs)
+            if scheduler is not None:
+                scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
+            epochs.append(Epoch(loss, *_accuracies(logits, graph)))
+            converged = loss < experiment.stop_below
             if recorder is not None:
-                recorder.log(**vars(epoch))
+                recorder.log(**vars(epochs[-1]))
             if progress is not None:
-                progress(len(epochs) - 1, epoch)
-            if converged:
-                break
+                progress(len(epochs) - 1, epochs[-1])
     return TrainingResult(tuple(epochs), converged)
-
-
-def _train_full_batch(
-    model: nn.Module,
-    graph: Data,
-    experiment: Experiment,
-    optimizer: torch.optim.Optimizer,
-    inputs: tuple[Any, ...],
-    *,
-    reuse_logits: bool,
-) -> Iterator[tuple[Epoch, bool]]:
-    """Make one step per epoch on all training nodes; yields its numbers, and whether training has converged."""
-    scheduler = ReduceLROnPlateau(optimizer) if experiment.schedule == "plateau" else None
-    model.train()
-    logits = model(*inputs)
-    while True:
-        loss = _step(logits, graph, optimizer)
-        logits = model(*inputs) if reuse_logits else evaluate(model, inputs)
-        if scheduler is not None:
-            scheduler.step(F.cross_entropy(logits.detach()[graph.val_mask], graph.y[graph.val_mask]))
-        yield Epoch(loss, *_accuracies(logits, graph)), loss < experiment.stop_below
-        if not reuse_logits:
-            logits = model(*inputs)
 
 
 def _make_optimizer(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
@@ -175,70 +144,3 @@ def _step(logits: Tensor, graph: Data, optimizer: torch.optim.Optimizer) -> floa
     loss.backward()
     optimizer.step()
     return float(loss.detach())
-
-
-# --- trees ------------------------------------------------------------------------------------------------------------
-
-Batch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def _train_on_trees(
-    model: nn.Module, graph: Data, experiment: Experiment, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[Epoch, bool]]:
-    """Make steps on batches of trees; yields the numbers of each epoch, and whether training has converged."""
-    scheduler = None
-    if experiment.schedule == "plateau":
-        scheduler = ReduceLROnPlateau(optimizer, mode="max", threshold_mode="abs", factor=0.5)
-    train_trees, test_trees = _tree_indices(graph, "train"), _tree_indices(graph, "test")
-    best, bad_epochs = 0.0, 0
-    while bad_epochs < _PATIENCE:
-        order = train_trees.repeat(experiment.passes)
-        order = order[torch.randperm(len(order))]
-        loss, train_accuracy = _run_epoch(model.train(), tree_batches(graph, order, experiment.trees), optimizer)
-        _, test_accuracy = _run_epoch(model.eval(), tree_batches(graph, test_trees, _EVALUATION_BATCH))
-        model.train()
-        if scheduler is not None:
-            scheduler.step(train_accuracy)
-        is_better = train_accuracy > best + _MIN_DELTA
-        best, bad_epochs = (train_accuracy, 0) if is_better else (best, bad_epochs + 1)
-        has_converged = loss < experiment.stop_below or train_accuracy == 1
-        yield Epoch(loss, train_accuracy, test_accuracy, test_accuracy), has_converged
-
-
-def _run_epoch(
-    model: nn.Module, batches: Iterator[Batch], optimizer: torch.optim.Optimizer | None = None
-) -> tuple[float, float]:
-    """Mean loss and accuracy over batches of trees; with an optimizer, each batch is a step."""
-    total_loss, correct, count = 0.0, 0, 0
-    with torch.set_grad_enabled(optimizer is not None):
-        for x, edge_index, roots, y in batches:
-            logits = model(x, edge_index)[roots]
-            loss = F.cross_entropy(logits, y)
-            if optimizer is not None:
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            total_loss += float(loss.detach()) * len(y)
-            correct += int((logits.argmax(1) == y).sum())
-            count += len(y)
-    return total_loss / count, correct / count
-
-
-def tree_batches(graph: Data, indices: Tensor, batch_size: int) -> Iterator[Batch]:
-    """Batches of the trees with these indices: x, edge_index, indices of the roots, their labels."""
-    size = _tree_size(graph)
-    x = graph.x.view(-1, size, graph.num_features)
-    links = graph.edge_index[:, graph.edge_index[1] < size]
-    for batch in indices.split(batch_size):
-        roots = size * torch.arange(len(batch), device=links.device)
-        yield x[batch].flatten(0, 1), (links[:, None] + roots[:, None]).flatten(1), roots, graph.y[size * batch]
-
-
-def _tree_size(graph: Data) -> int:
-    """Number of nodes of a tree; only the root has a label."""
-    return int(graph.num_nodes or 0) // int((graph.y > 0).sum())
-
-
-def _tree_indices(graph: Data, split: str) -> Tensor:
-    indices: Tensor = graph[f"{split}_mask"][:: _tree_size(graph)].nonzero().flatten()
-    return indices

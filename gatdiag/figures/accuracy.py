@@ -1,4 +1,4 @@
-"""Accuracy (or another logged score) against depth, width and tree depth, one line per variant."""
+"""Accuracy (or another logged score) against depth and width, one line per variant."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from gatdiag.figures.axes import add_legend_below, not_recorded, note, panels, s
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, tidy
 from gatdiag.figures.style import MARKERS, Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
-from gatdiag.summary import compare, depth, logged_series, mean_by, normalization, score_label, score_names, width
+from gatdiag.summary import compare, depth, mean_by, normalization, score_label, width
 
 _WORDS = {"test": "test", "val": "validation", "train": "training"}
 _SPLITS = tuple(_WORDS)  # preferred first
@@ -21,7 +21,6 @@ _PANELS = {  # panel -> the columns of `gatdiag.summary.compare` it can show, pr
     "epochs to best": ("epochs_to_best",),
 }
 _LAST = {"accuracy": tuple(f"last_accuracy_{split}" for split in _SPLITS)}
-_TREES = {"training accuracy": ("best_training_accuracy",)}
 _LINES = (
     "one line per {}: the mean of its runs with the 95 % confidence interval, or with both runs (dashes) if there are "
     "only two."
@@ -131,26 +130,6 @@ def _data(
     return data
 
 
-def accuracy_by_tree_depth_data(
-    *runs: Run, variants: Mapping[str, str] | None = None, tree_depths: Mapping[str, int] | None = None
-) -> pd.DataFrame:
-    """The best training accuracy by variant and tree depth. Drawn only if requested by name.
-
-    Args:
-        *runs: The runs; those of the same variant and tree depth are averaged.
-        variants: Run name -> group, for example its layer type; by default the run's name without numbers.
-        tree_depths: Run name -> tree depth; by default the number of layers minus one, as in the benchmark.
-
-    Returns:
-        As `size_table`; size is the depth of the tree.
-    """
-    names = [score_names(run).get("train") for run in runs]
-    best = [logged_series(run, name).max() if name else np.nan for run, name in zip(runs, names, strict=True)]
-    trees = [(tree_depths or {}).get(run.name, depth(run) - 1) for run in runs]
-    table = compare(runs, variants).assign(best_training_accuracy=best, depth=trees)
-    return size_table(table, "depth", _TREES)
-
-
 def _differ_in(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:
     return lambda runs: all(len({size(run) for run in runs}) > 1 for size in sizes)
 
@@ -195,17 +174,4 @@ ACCURACY_BY_NORMALIZATION = replace(
     draw_table=_draw_panels(_LAST, "layers"),
     height=lambda table, width: 2.3,
     applies_to=_differ_in(depth, normalization),
-)
-ACCURACY_BY_TREE_DEPTH = replace(
-    ACCURACY_BY_NORMALIZATION,
-    name="accuracy_by_tree_depth",
-    title="Training accuracy against tree depth",
-    caption="On trees whose root must retrieve the value of one leaf: best training accuracy against tree depth; "
-    f"{_LINES.format('variant')}",
-    interpretation="A line drops below 1 at the depth beyond which information no longer reaches the root.",
-    paper="Dasoulas et al., ICML 2021 (trees of increasing depth); Alon & Yahav, ICLR 2021",
-    needs=("steps.train_accuracy",),
-    data=accuracy_by_tree_depth_data,
-    draw_table=_draw_panels(_TREES, "tree depth"),
-    applies_to=lambda runs: False,  # a run does not record that its graphs are trees: drawn only if requested by name
 )

@@ -29,7 +29,6 @@ FIGURES: tuple[Figure, ...] = (
     accuracy.ACCURACY_BY_DEPTH,
     accuracy.ACCURACY_BY_WIDTH,
     accuracy.ACCURACY_BY_NORMALIZATION,
-    accuracy.ACCURACY_BY_TREE_DEPTH,
     curves.TRAINING_CURVES,
     gradients.GRADIENT_NORMS,
     gradients.CHOSEN_LAYERS,

@@ -5,13 +5,12 @@ The formulas are in `gatdiag.remedies.lipschitz_norm`. Norms are computed once p
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Mode: TypeAlias = Literal["paper", "code"]
 _MAX_EXPONENT: Final = 40.0  # far from overflow
 _MIN_NORM: Final = 1e-12
 
@@ -20,7 +19,6 @@ class LipschitzMixin:
     """Mixin of a layer whose scores are divided."""
 
     lipschitz_alpha: float
-    lipschitz_mode: Mode
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Do nothing: PyG would generate methods for this class, but those of the layer's own class are used."""
@@ -48,25 +46,18 @@ class LipschitzMixin:
             radius = torch.hypot(radius, _scatter_max(vector_norms(edge), index, size))
         return radius if norm_i is None else torch.hypot(radius, norm_i)
 
-    def _linear_divisor(self: Any, a: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Any:
+    def linear_divisor(self: Any, a: Tensor, edge: Tensor | None, index: Tensor, size: int | None) -> Any:
         """c / alpha of linear scores, for each edge; `a` is of shape (1, H, any)."""
-        if self.lipschitz_mode == "paper":
-            norm = vector_norms(a).clamp_min(_MIN_NORM) / self.lipschitz_alpha
-            return (norm * self._radius(edge, index, size)).index_select(0, index)
-        # as in the authors' code: one norm for all heads, maxima per (node, head) indexed by node, x_j instead of x_i
-        _, norm_j = self._norms
-        misindexed = _scatter_max(norm_j, index, size).reshape(-1, 1)[index]
-        return 4 * torch.linalg.vector_norm(a) * torch.hypot(misindexed, norm_j) + 1e-12
+        norm = vector_norms(a).clamp_min(_MIN_NORM) / self.lipschitz_alpha
+        return (norm * self._radius(edge, index, size)).index_select(0, index)
 
     def _quadratic_divisor(self: Any, u: Tensor, v: Tensor, w: Tensor) -> Any:
         """(N, H): c / alpha of dot products; if it is zero, so are the scores."""
         largest = torch.maximum(torch.maximum(u * v, u * w), v * w)
-        if self.lipschitz_mode == "code":
-            return math.sqrt(self.out_channels) * (largest + 1e-12)
         return (largest / self.lipschitz_alpha).clamp_min(torch.finfo(largest.dtype).tiny)
 
     def _softmax(self, score: Tensor, index: Tensor, size: int | None) -> Tensor:
-        if self.lipschitz_mode == "code" or self.lipschitz_alpha > _MAX_EXPONENT:
+        if self.lipschitz_alpha > _MAX_EXPONENT:
             from torch_geometric.utils import softmax
 
             alpha: Tensor = softmax(score, index, num_nodes=size)
@@ -79,8 +70,11 @@ class LipschitzMixin:
         return functional.dropout(alpha, p=self.dropout, training=self.training)
 
 
-class _GAT(LipschitzMixin):
+class LipschitzGAT(LipschitzMixin):
+    """Mixin of `GATConv`."""
+
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer's own forward, which gives the norms of what its linear layers return."""
         # PyG passes only a^T x to edge_updater, so the norms of x are computed after the linear layers.
         norms: list[Tensor] = []
 
@@ -98,6 +92,7 @@ class _GAT(LipschitzMixin):
             del self.__dict__["_linear_norms"]
 
     def edge_updater(self: Any, edge_index: Any, alpha: Any, edge_attr: Any = None, size: Any = None) -> Any:
+        """Store the norms, and call the layer's own method."""
         norms = self._linear_norms
         self._store_norms(edge_index, None if alpha[1] is None else norms[-1], norms[0])
         return super().edge_updater(edge_index, alpha=alpha, edge_attr=edge_attr, size=size)  # type: ignore[misc]
@@ -111,13 +106,14 @@ class _GAT(LipschitzMixin):
         ptr: Any,
         dim_size: int | None,
     ) -> Any:
+        """Divided scores after the softmax."""
         score = alpha_j if alpha_i is None else alpha_j + alpha_i
         a, edge = [self.att_src, self.att_dst], None
         if edge_attr is not None and self.lin_edge is not None:
             edge = _edge_features(self, edge_attr)
             score = score + (edge * self.att_edge).sum(-1)
             a.append(self.att_edge)
-        score = score / self._linear_divisor(torch.cat(a, -1), edge, index, dim_size)
+        score = score / self.linear_divisor(torch.cat(a, -1), edge, index, dim_size)
         alpha = self._softmax(functional.leaky_relu(score, self.negative_slope), index, dim_size)
         return self._dropout(alpha.to(alpha_j.dtype))
 
@@ -137,7 +133,7 @@ class _GATv2(LipschitzMixin):
             x = x + edge
         x = functional.leaky_relu(x, self.negative_slope)
         a = self.att * math.sqrt(2 if edge is None else 3)
-        score = (x * self.att).sum(-1) / self._linear_divisor(a, edge, index, dim_size)
+        score = (x * self.att).sum(-1) / self.linear_divisor(a, edge, index, dim_size)
         return self._dropout(self._softmax(score, index, dim_size).to(x_j.dtype))
 
 
@@ -163,14 +159,12 @@ class _Transformer(LipschitzMixin):
             key_j, value_j = key_j + edge, value_j + edge
             v, w = vector_norms(key_j), vector_norms(value_j)
         v, w = _scatter_max(v, index, len(u)), _scatter_max(w, index, len(u))
-        if self.lipschitz_mode == "code":  # one norm over all edges of the graph
-            u = torch.linalg.vector_norm(u.index_select(0, index), dim=0)
         score = _dot(query_i, key_j) / self._quadratic_divisor(u, v, w).index_select(0, index)
         self._alpha = self._softmax(score, index, size_i).to(value_j.dtype)
         return value_j * self._dropout(self._alpha).unsqueeze(-1)
 
 
-MIXINS: Final[Mapping[str, type]] = {"GATConv": _GAT, "GATv2Conv": _GATv2, "TransformerConv": _Transformer}
+MIXINS: Final[Mapping[str, type]] = {"GATConv": LipschitzGAT, "GATv2Conv": _GATv2, "TransformerConv": _Transformer}
 
 
 def vector_norms(x: Tensor) -> Tensor:

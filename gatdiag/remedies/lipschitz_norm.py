@@ -20,23 +20,22 @@ Source:
 """
 
 import math
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from gatdiag import metrics
-from gatdiag.errors import InputError, ModelError
+from gatdiag.errors import ModelError
 from gatdiag.remedies.applied import Applied, add_mixin, check_positive, remove_mixin, unwrap_model
-from gatdiag.remedies.lipschitz_layers import MIXINS, LipschitzMixin, Mode, vector_norms
+from gatdiag.remedies.lipschitz_layers import MIXINS, LipschitzMixin, vector_norms
 from gatdiag.structure.adapters import adapter_name
 
-_IN_AUTHORS_CODE: Final = ("GATConv", "TransformerConv")
 _VECTORS: Final = ("att", "att_src", "att_dst")
 _OVERRIDABLE: Final = ("forward", "edge_update", "message")
 
 
-def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "paper") -> Applied:
+def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0) -> Applied:
     """Divide the scores of a model's attention layers so that each layer is Lipschitz, in place; weights do not change.
 
     Attention is not Lipschitz: scores grow with features and weights, gradients with scores, and over many layers they
@@ -46,18 +45,14 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
         model: Any module that contains PyG's `GATConv`, `GATv2Conv` or `TransformerConv`.
         alpha: Bound of the scores. If small, attention is close to the mean over neighbors; if large, it can be more
             selective, but gradients may grow more (`lipschitz_bound`).
-        mode: ``paper``: as described above, per head. ``code``: as in the authors' code, to reproduce their results.
-            There, the divisor of GAT layers is 4 ||a|| sqrt(max_j ||x_j||^2 + ||x_j||^2) with ||a|| over all heads,
-            x_j of the edge instead of x_i and, with several heads, maxima of other nodes. In Transformer layers,
-            ||q_i|| is a norm over all edges of the graph, and scores are first divided by sqrt(C).
 
     Returns:
         The changed layers, which can be undone.
 
     Raises:
         InputError: An argument is invalid.
-        ModelError: The model has no such layer; or a layer has its own method for scores, is already normalized, is not
-            in the authors' code (mode ``code``), or has a zero attention vector. Nothing was changed.
+        ModelError: The model has no such layer; or a layer has its own method for scores, is already normalized, or has
+            a zero attention vector. Nothing was changed.
 
     Source:
         Dasoulas, Scaman & Virmaux, ICML 2021.
@@ -71,8 +66,6 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
           convs.1: scores divided (GATConv, alpha = 0.5)
     """
     alpha = check_positive("alpha", alpha)
-    if mode not in get_args(Mode):
-        raise InputError(f"Expected mode to be 'paper' or 'code', got {mode!r}")
     user = unwrap_model(model)
     layers = {name or "the model": layer for name, layer in user.named_modules() if adapter_name(layer) in MIXINS}
     if not layers:
@@ -80,19 +73,17 @@ def lipschitz_normalize_(model: nn.Module, *, alpha: float = 1.0, mode: Mode = "
     applied = Applied("lipschitz_normalize")
     with applied.undo_on_error():
         for name, layer in layers.items():
-            _normalize_(applied, name, layer, alpha, mode)
+            _normalize_(applied, name, layer, alpha)
         return applied
 
 
-def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mode) -> None:
+def _normalize_(applied: Applied, name: str, layer: Any, alpha: float) -> None:
     kind = adapter_name(layer) or ""
     if isinstance(layer, LipschitzMixin):
         raise ModelError(f"{name} is already normalized: undo that first")
     own = [method for method in _OVERRIDABLE if not _is_from_pyg(getattr(layer, method, None))]
     if own:
         raise ModelError(f"{name} ({type(layer).__name__}) overrides {own[0]}(), so that its scores are not known")
-    if mode == "code" and kind not in _IN_AUTHORS_CODE:
-        raise ModelError(f"{name} is a {kind}, which the authors' code does not normalize: use mode='paper'")
     vectors = [vector.detach() for key in _VECTORS if (vector := getattr(layer, key, None)) is not None]
     if vectors and not vector_norms(torch.cat(vectors, -1)).all():
         raise ModelError(
@@ -102,12 +93,10 @@ def _normalize_(applied: Applied, name: str, layer: Any, alpha: float, mode: Mod
 
     def undo() -> None:
         remove_mixin(layer, MIXINS[kind])
-        for attribute in ("lipschitz_alpha", "lipschitz_mode"):
-            vars(layer).pop(attribute, None)
+        vars(layer).pop("lipschitz_alpha", None)
 
-    factor = f"alpha = {alpha:g}" if mode == "paper" else "as in the authors' code"
-    applied.add_change(name, f"scores divided ({kind}, {factor})", undo)
-    layer.lipschitz_alpha, layer.lipschitz_mode = alpha, mode
+    applied.add_change(name, f"scores divided ({kind}, alpha = {alpha:g})", undo)
+    layer.lipschitz_alpha = alpha
     add_mixin(layer, MIXINS[kind])
 
 
@@ -126,7 +115,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
     or queries. Heads are combined as in `gatdiag.metrics.heads_bound`. The norm of a gradient grows by at most L.
 
     Args:
-        layer: A layer normalized by `lipschitz_normalize_` in mode ``paper``.
+        layer: A layer normalized by `lipschitz_normalize_`.
         edge_index: Input of the layer, of shape (2, E) or sparse, without the self loops that the layer adds.
         num_nodes: N; for a bipartite graph, the larger number of nodes.
 
@@ -134,7 +123,7 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         0-d float64 tensor. Infinity if a gate multiplies features (`TransformerConv(beta=True)`).
 
     Raises:
-        ModelError: The layer is not normalized, or in mode ``code``, for which there is no bound.
+        ModelError: The layer is not normalized.
 
     Example:
         >>> from torch_geometric.nn import GATConv
@@ -143,8 +132,8 @@ def lipschitz_bound(layer: nn.Module, edge_index: Tensor, num_nodes: int) -> Ten
         >>> round(lipschitz_bound(layer, torch.tensor([[0, 1], [1, 0]]), 2).item(), 3)  # a mean of two, taken twice
         1.225
     """
-    if not isinstance(layer, LipschitzMixin) or layer.lipschitz_mode != "paper":
-        raise ModelError(f"Expected a layer normalized in mode 'paper', got a {type(layer).__name__} that is not")
+    if not isinstance(layer, LipschitzMixin):
+        raise ModelError(f"Expected a layer that lipschitz_normalize_ has normalized, got a {type(layer).__name__}")
     if getattr(layer, "lin_beta", None) is not None:
         return torch.tensor(math.inf, dtype=torch.float64)
     source, target = _edges(layer, edge_index, num_nodes)

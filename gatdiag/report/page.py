@@ -111,12 +111,8 @@ def render(
     treatment: object = None,
     comparison: object = None,
     sections: Sequence[RunSection] = (),
-    body: str = "",
 ) -> str:
-    """Render a page from its parts; `contents` are the titles and anchors of the table of contents.
-
-    The body is escaped unless it is Markup.
-    """
+    """Render a page from its parts; `contents` are the titles and anchors of the table of contents."""
     script = _asset("script.js")
     return (
         _environment()
@@ -129,7 +125,6 @@ def render(
             treatment=treatment,
             comparison=comparison,
             sections=sections,
-            body=body,
             style=Markup(_asset("style.css")),
             script=Markup(script),
             script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),

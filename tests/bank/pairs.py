@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import pandas as pd
 
+from reports.papers.markdown import table as markdown
 from tests.bank.bank import diagnose_run, load_or_train, should_count
 from tests.bank.recipe import Recipe
 from tests.bank.rows import SGD, SLOW, Row, by, init, row
-from tests.bank.tables import Table, markdown
+from tests.bank.tables import Table
 from tests.bank.training import Outcome
 
 PAIRS: Final[tuple[Row, ...]] = (

@@ -9,10 +9,11 @@ import torch
 
 from gatdiag.diagnosis import BEFORE_TRAINING, HEALTHY, Diagnosis
 from gatdiag.rehearsal import preflight
+from reports.papers.markdown import table as markdown
 from tests.bank.bank import ALARMS, LAW_CAUSES, diagnosis_columns, should_count, train_case
 from tests.bank.cases import CAUSES, Case
 from tests.bank.recipe import Recipe
-from tests.bank.tables import REPAIRED, Table, count_codes, group_by_cause, markdown, split_halves
+from tests.bank.tables import REPAIRED, Table, count_codes, group_by_cause, split_halves
 from tests.bank.training import Training
 
 PREDICTABLE: Final = tuple(cause for cause in CAUSES if cause in BEFORE_TRAINING and cause not in LAW_CAUSES)

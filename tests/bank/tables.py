@@ -1,6 +1,5 @@
 """Results -> tables: a CSV file with a row for each case, and a page with the totals in Markdown."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import pandas as pd
 
 from gatdiag.diagnosis import HEALTHY
 from gatdiag.run.files import atomic_write
+from reports.papers.markdown import table as markdown
 from tests.bank.bank import ALARMS
 from tests.bank.cases import CAUSES
 
@@ -44,27 +44,6 @@ class Table:
         with atomic_write(path.with_suffix(".md")) as part:
             part.write_text(page)
         return page
-
-
-def markdown(rows: pd.DataFrame) -> str:
-    r"""A table of text and numbers (three digits); missing values are empty.
-
-    Example:
-        >>> print(markdown(pd.DataFrame({"case": ["a|b", None], "rate": [0.1234, 300.0], "steps": [300, 5]})))
-        | case | rate | steps |
-        | --- | --- | --- |
-        | a\|b | 0.123 | 300 |
-        |  | 300 | 5 |
-    """
-    cells = [[_text(cell) for cell in row] for row in rows.astype(object).to_numpy().tolist()]
-    lines = [[*rows.columns], ["---"] * len(rows.columns), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else "None."
-
-
-def _text(cell: object) -> str:
-    if isinstance(cell, float):
-        return "" if math.isnan(cell) else f"{cell:.3g}"
-    return "" if cell is None else str(cell).replace("|", "\\|")
 
 
 def count_codes(codes: Iterable[str]) -> str:

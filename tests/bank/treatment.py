@@ -18,9 +18,10 @@ from gatdiag.run import Run, load
 from gatdiag.summary import logged_series
 from gatdiag.treatment import Treatment, treat
 from gatdiag.treatment.outcome import POINTS, SHARE
+from reports.papers.markdown import table as markdown
 from tests.bank.bank import LAW_CAUSES, should_count, train_case
 from tests.bank.cases import Case
-from tests.bank.tables import Table, markdown, split_halves
+from tests.bank.tables import Table, split_halves
 from tests.bank.training import Outcome, Training
 
 

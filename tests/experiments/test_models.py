@@ -165,14 +165,9 @@ def test_parameters_are_as_many_as_the_layers_say(network, count):
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-@pytest.mark.parametrize("kind", [kind for kind in choices(Network)["model"] if kind != "ggnn"])
+@pytest.mark.parametrize("kind", choices(Network)["model"])
 def test_one_layer_maps_features_to_classes(kind):
     assert build(Network(kind, layers=1, width=4), 5, 3)(X, EDGES).shape == (4, 3)
-
-
-def test_a_layer_that_keeps_its_width_is_refused():
-    with pytest.raises(InputError, match="expected trees"):
-        build(Network(model="ggnn"), 5, 3)
 
 
 @pytest.mark.parametrize("norm", choices(Network)["norm"])

@@ -9,7 +9,6 @@ from gatdiag.figures import table
 from gatdiag.figures.accuracy import (
     ACCURACY_BY_DEPTH,
     ACCURACY_BY_NORMALIZATION,
-    ACCURACY_BY_TREE_DEPTH,
     ACCURACY_BY_WIDTH,
     draw_by_size,
     size_table,
@@ -98,12 +97,3 @@ def test_of_two_runs_both_are_drawn_and_no_interval():
     axes = drawn_by_size([0.2, 0.9])
     assert not axes.collections
     assert [line.get_ydata().tolist() for line in axes.get_lines() if line.get_label() == "_run"] == [[0.2], [0.9]]
-
-
-def test_training_accuracy_by_tree_depth(grown):
-    values = table(ACCURACY_BY_TREE_DEPTH, grown)
-    assert sorted(set(values["size"])) == [2, 4]
-    expected = np.mean([run.steps["train_accuracy"].max() for run in grown[:2]])
-    assert values[(values["variant"] == "stuck") & (values["size"] == 2)]["mean"].item() == pytest.approx(expected)
-    told = table(ACCURACY_BY_TREE_DEPTH, grown, tree_depths={run.name: 8 for run in grown})
-    assert set(told["size"]) == {8}

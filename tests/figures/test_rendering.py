@@ -33,15 +33,6 @@ def test_the_figures_of_one_run_and_of_several(runs, grown):
     assert names(figures_for(grown)) == ["compared_curves", "gradient_evolution", "accuracy_by_depth"]
 
 
-def test_training_accuracy_alone_does_not_make_a_graph_a_tree(tmp_path):
-    runs = [
-        recorded_run(tmp_path / name, synthetic_meta(layers, 2), lambda _: {"steps": {"train_accuracy": 0.5}}, 3)
-        for name, layers in (("a", 3), ("b", 5))
-    ]
-    assert "accuracy_by_tree_depth" not in names(figures_for(runs))
-    assert render("accuracy_by_tree_depth", runs, tree_depths={"a": 2, "b": 4}).startswith(b"<?xml")
-
-
 @pytest.fixture
 def drawings(monkeypatch):
     """Figures that matplotlib has drawn."""

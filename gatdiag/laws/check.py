@@ -48,7 +48,7 @@ _SINGLE = Tolerances(1e-3, 0.0, 2e-6)
 # Largest residual of an approximate law without epsilons.
 _WITHOUT_EPSILON = 1e-6
 # Further points, for laws whose residual at the first is unknown (dead units) or dominated by an epsilon.
-_POINTS = 5
+POINTS = 5
 # Passes to find out which of many laws are violated; those not cleared by then are excluded.
 _MOST_PASSES = 64
 _POWERS = (-3, -2, -1, 1, 2, 3)
@@ -112,7 +112,7 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     laws = Laws(candidates, evidence.point.weights)
     points = [evidence.point]
     measured = _residuals(laws, evidence.point)[None]
-    for point in distant_points(replica, evidence.point, _POINTS):
+    for point in distant_points(replica, evidence.point, POINTS):
         points.append(point)
         measured = torch.cat([measured, _residuals(laws, point)[None]])
         is_known = measured.isfinite()
@@ -155,7 +155,7 @@ def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     replica, weights, measured = evidence.replica, evidence.point.weights, list[Tensor]()
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
-        for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, _POINTS)):
+        for point in chain([point_at(replica, weights)], distant_points(replica, evidence.point, POINTS)):
             measured += [_residuals(laws, point)] if point else []
             if measured and bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):
                 break

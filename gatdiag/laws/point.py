@@ -26,10 +26,13 @@ class Point(NamedTuple):
 
 
 def point_at(replica: Replica, weights: Tensors, seed: int = 0) -> Point | None:
-    """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
+    """The point at the given weights, which the replica keeps.
+
+    None if its gradients are not finite, or if they reach other parameters: the model took another branch there.
+    """
     set_weights(replica, weights)
     found = seeded_gradients(replica, seed)
-    if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
+    if not found.keys() <= weights.keys() or not all(bool(gradient.isfinite().all()) for gradient in found.values()):
         return None
     return Point({name: weights[name] for name in found}, found, seed)
 
@@ -46,11 +49,15 @@ def point_near(replica: Replica, weights: Tensors, generator: torch.Generator) -
 
 
 def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point]:
-    """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
+    """Points far from `start`, with random signs and other random numbers (masks).
+
+    Those with non-finite gradients are left out, and those at which the model takes another branch, to another expert.
+    """
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
         moved = {name: _perturb(weight, generator, start.gradients[name]) for name, weight in start.weights.items()}
-        if point := point_at(replica, {name: flip_signs(weight, generator) for name, weight in moved.items()}, seed):
+        point = point_at(replica, {name: flip_signs(weight, generator) for name, weight in moved.items()}, seed)
+        if point and point.gradients.keys() == start.gradients.keys():
             yield point
 
 

@@ -185,20 +185,19 @@ def _split_unclear(
 
 
 def _only_times_zeros(times_zeros: Mapping[str, Tensor], evidence: Evidence) -> list[str]:
-    """The parameters some of whose columns get no gradient at any point, as they multiply zeros."""
+    """The parameters whose columns that multiply zeros get no gradient at any point, also from other operations."""
     names = [name for name in times_zeros if name in evidence.point.gradients]
     for point in chain([evidence.point], distant_points(evidence.replica, evidence.point, POINTS) if names else []):
-        names = [name for name in names if _has_empty_columns(point.gradients[name], len(times_zeros[name]))]
+        names = [name for name in names if _is_zero_at(point.gradients[name], times_zeros[name])]
         if not names:
             break
     return names
 
 
-def _has_empty_columns(gradient: Tensor, length: int) -> bool:
-    """Whether a gradient is zero, or has slices of zeros along the last axis of this length."""
-    axes = [axis for axis, size in enumerate(gradient.shape) if size == length]
-    columns = gradient.movedim(axes[-1], 0) if axes else gradient.unsqueeze(0)
-    return not bool(columns.reshape(len(columns), -1).any(1).all())
+def _is_zero_at(gradient: Tensor, mask: Tensor) -> bool:
+    """Whether a gradient is zero, or its slices are that a mask selects along the last axis of this length."""
+    axes = [axis for axis, size in enumerate(gradient.shape) if size == len(mask)]
+    return not bool((gradient.movedim(axes[-1], 0)[mask.to(gradient.device)] if axes else gradient).any())
 
 
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:

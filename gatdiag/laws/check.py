@@ -49,7 +49,7 @@ _SINGLE = Tolerances(1e-3, 0.0, 2e-6)
 # Largest residual of an approximate law without epsilons.
 _WITHOUT_EPSILON = 1e-6
 # Further points, for laws whose residual at the first is unknown (dead units) or dominated by an epsilon.
-_POINTS = 5
+POINTS = 5
 # Passes to find out which of many laws are violated; those not cleared by then are excluded.
 _MOST_PASSES = 64
 _POWERS = (-3, -2, -1, 1, 2, 3)
@@ -118,14 +118,14 @@ def check_laws(candidates: list[Law], evidence: Evidence) -> tuple[list[Law], li
     exact = torch.tensor([law.exact for law in candidates], dtype=torch.bool)
     laws = Laws(candidates, evidence.point.weights)
     measured = _residuals(laws, replica, evidence.point)[None]
-    for found in map(partial(_residuals, laws, replica), distant_points(replica, evidence.point, _POINTS)):
+    for found in map(partial(_residuals, laws, replica), distant_points(replica, evidence.point, POINTS)):
         measured = torch.cat([measured, found[None]])
         is_known = measured.isfinite()
         if bool((~exact | (is_known.any(0) & (~is_known | (measured <= tolerances.residual)).all(0))).all()):
             break
     suspects = (exact & (measured.nan_to_num() > tolerances.rounding).any(0)).nonzero().flatten().tolist()
     # the same points once more: to keep the weights and gradients of all of them takes memory
-    again = islice(distant_points(replica, evidence.point, _POINTS), len(measured) - 1)
+    again = islice(distant_points(replica, evidence.point, POINTS), len(measured) - 1)
     points = chain([evidence.point], again) if suspects else ()
     violations = find_violations(candidates, suspects, replica, points, tolerances.change)
     median = -(-measured).nanmedian(0).values  # of an even number, the larger of the two in the middle
@@ -165,7 +165,7 @@ def _residuals_without_epsilon(laws: Laws, evidence: Evidence) -> Tensor:
     exact = torch.tensor([law.exact for law in laws])
     with WithoutEpsilon():
         own = filter(None, [point_at(replica, weights)])
-        points = chain(own, distant_points(replica, evidence.point, _POINTS))
+        points = chain(own, distant_points(replica, evidence.point, POINTS))
         for found in map(partial(_residuals, laws, replica), points):
             measured.append(found)
             if bool((exact | (_smallest_residuals(torch.stack(measured)) <= _WITHOUT_EPSILON)).all()):

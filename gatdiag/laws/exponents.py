@@ -72,6 +72,15 @@ class Choice:
     count: int
 
 
+class ConstantRow(NamedTuple):
+    """The padding row of a table: looked up without a gradient, it is a constant, which fits exponents only if zero."""
+
+    table: Tensor
+    row: int
+    label: Label  # of the rows that were looked up
+    cause: str  # the operation
+
+
 def _is_chosen(ids: Tensor, choice: Choice) -> Tensor:
     return (ids >= choice.start) & (ids < choice.start + choice.count)
 
@@ -93,7 +102,9 @@ class Exponents:
         self._required_zero: list[tuple[str, Tensor]] = []  # operation, the unknowns it required to be zero
         self._mixtures: dict[int, Mixture] = {}
         self._choices: list[Choice] = []  # those that no equation depends on yet
-        self.times_zeros: set[str] = set()  # parameters that multiply zeros, such as the first state of an RNN
+        self.constant_rows: list[ConstantRow] = []
+        self.partly_read: set[str] = set()  # parameters that other inputs may read other slices of
+        self.times_zeros: dict[str, Tensor] = {}  # parameter that multiplies zeros (a first state) -> mask of these
 
     def new_unknowns(self, shape: Sequence[int], parameter: str | None = None, *, is_entry: bool = False) -> Tensor:
         """Create one unknown per entry of `shape`."""
@@ -348,16 +359,25 @@ class Exponents:
         self._choices.append(Choice(label, axis, int(unknowns.min()), count))
         return Label(((_ONE, unknowns),))
 
-    def stand_in(self, shape: Sequence[int], other: Label) -> Label:
-        """A label for a factor that is zero now, where it need not be in the next batch: unknown exponents.
+    def stand_in(self, label: Label, are_zeros: Tensor, other: Label) -> Label:
+        """The label of a factor with zeros that need not be zero in the next batch: they get unknown exponents.
 
         Args:
-            shape: One entry per exponent.
-            other: Of the factor that it multiplies.
+            label: Of the factor.
+            are_zeros: Mask of the zeros along the axis that is summed over; all other axes have length one.
+            other: Label of the factor that it multiplies.
         """
+        self.note_zeros(are_zeros.flatten(), other)
+        unknowns = self.new_unknowns(are_zeros.shape)
+        if bool(are_zeros.all()):
+            return Label(((_ONE, unknowns),))
+        ids = torch.where(are_zeros, unknowns, self.collapse(label.drop_zero_mask()))
+        return Label.from_entries(ids, label.zero_mask & ~are_zeros)
+
+    def note_zeros(self, are_zeros: Tensor, other: Label) -> None:
+        """Note that parameters multiply zeros where the mask says so, given the label of what does."""
         blocks = [self.block_of(self._last(ids)) for _, ids in self.resolve(other).terms]
-        self.times_zeros |= {block.parameter for block in blocks if block.parameter}
-        return Label(((_ONE, self.new_unknowns(shape)),))
+        self.times_zeros |= {block.parameter: are_zeros for block in blocks if block.parameter}
 
     def _choices_in(self, label: Label) -> list[Choice]:
         arrays = [ids for _, ids in label.terms if not ids.is_meta]
@@ -526,9 +546,9 @@ class Exponents:
         return self.resolve(label)
 
     def complete(self, parameter: Tensor) -> None:
-        """Give slices of a parameter that nothing was required of the exponents of the others, if these agree.
+        """Require that slices of a parameter scale alike if nothing was required of the exponents of some.
 
-        A longer sequence reads more rows of a table of positions. They have no gradient now, so any exponents fit them.
+        A longer sequence reads more rows of a table of positions, and may read those again elsewhere.
 
         Args:
             parameter: What `reserve_entries` returned for it.
@@ -542,9 +562,11 @@ class Exponents:
             free, used = lines.all(1).nonzero().flatten(), (~lines).all(1).nonzero().flatten()
             if len(free) and len(used):
                 label = self.resolve(Label(((_ONE, ids.index_select(axis, used)),)))
-                if not label.changes_along([axis]):
-                    self._bind_to_label(ids.index_select(axis, free), label)
-                    return
+                if label.changes_along([axis]):
+                    self.partly_read.add(self.block_of(int(ids.max())).parameter or "")
+                    label = self.require_uniform(label, [axis])
+                self._bind_to_label(ids.index_select(axis, free), label)
+                return
 
     def _is_mentioned(self, ids: Tensor) -> Tensor:
         """Mask of the unknowns that something was required of."""

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from gatdiag.errors import ModelError
 from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, check_laws, gather_evidence
+from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZERO_EXPONENT, ZEROS, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.point import distant_points
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
@@ -45,12 +47,14 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
 
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
-    these inputs, if it branches on their values. If calls may differ in more than masks and data (a layer dropped at
+    these inputs, if it branches on their values (an expert that no row is sent to, a type of edges that a dictionary
+    does not have). If calls may differ in more than masks and data (a layer dropped at
     random, a counter, a hidden state), or two parameters share memory, no law is claimed, and `excluded` has the
     reason.
 
     A law holds for every batch, not only for these inputs: rows that integers among the inputs pick from a table share
-    a law only if they do whichever rows are picked, and an empty axis of an input counts as one with entries.
+    a law only if they do whichever rows are picked, and an empty axis of an input counts as one with entries. Of a
+    recurrent net give at least two steps: one step does not tell what its first state, learned or zero, stands for.
 
     A law is about the gradient at a point, so it may be exact although the function jumps: `StdAggregation`, in PNA,
     replaces deviations below a constant by zero, and on either side of it delta is zero and c conserved. The rescaling
@@ -163,16 +167,38 @@ def _find_on_inputs(
 
 
 def _split_unclear(
-    laws: list[Law], times_zeros: Collection[str], evidence: Evidence, places: Mapping[str, Place]
+    laws: list[Law], times_zeros: Mapping[str, Tensor], evidence: Evidence, places: Mapping[str, Place]
 ) -> tuple[list[Law], list[Exclusion]]:
-    """Without the laws that parameters may be part of that multiply nothing but zeros here, as an RNN's in one step."""
-    gradients = evidence.point.gradients
-    names = [name for name in times_zeros if name in gradients and not bool(gradients[name].any())]
-    layers = {places[name].layer for name in names}
-    kept = [law for law in laws if layers.isdisjoint(places[term.parameter].layer for term in law.terms)]
+    """Without the laws that other inputs may refute, where parameters multiply nothing but zeros here.
+
+    An RNN does so in one step: whatever it computes may be what its weights multiply in the next, so no law is certain.
+    Where only some columns multiply zeros (features that are padded with zeros), those of the same layer are not.
+    """
+    names = _only_times_zeros(times_zeros, evidence)
+    if any(bool(times_zeros[name].all()) for name in names):
+        kept = []
+    else:
+        layers = {places[name].layer for name in names}
+        kept = [law for law in laws if layers.isdisjoint(places[term.parameter].layer for term in law.terms)]
     reason = f"{join_names(names)} multiplies only zeros on these inputs; what it multiplies on others is unknown"
     dropped = Counter(law.layer for law in laws) - Counter(law.layer for law in kept)
     return kept, [Exclusion(f"{count} laws of {layer}", reason) for layer, count in dropped.items()]
+
+
+def _only_times_zeros(times_zeros: Mapping[str, Tensor], evidence: Evidence) -> list[str]:
+    """The parameters whose columns that multiply zeros get no gradient at any point, also from other operations."""
+    names = [name for name in times_zeros if name in evidence.point.gradients]
+    for point in chain([evidence.point], distant_points(evidence.replica, evidence.point, POINTS) if names else []):
+        names = [name for name in names if _is_zero_at(point.gradients[name], times_zeros[name])]
+        if not names:
+            break
+    return names
+
+
+def _is_zero_at(gradient: Tensor, mask: Tensor) -> bool:
+    """Whether a gradient is zero, or its slices are that a mask selects along the last axis of this length."""
+    axes = [axis for axis, size in enumerate(gradient.shape) if size == len(mask)]
+    return not bool((gradient.movedim(axes[-1], 0)[mask.to(gradient.device)] if axes else gradient).any())
 
 
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
@@ -202,6 +228,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
 
     with _track_module(replica.model) as current_module:
         trace = replica.no_grad(trace_call)
+    _require_constant_rows(exponents, {id(replica.parameters[name]): name for name in labels}, evidence)
     for name, label in labels.items():
         if label.zeros is None:
             exponents.complete(label.terms[0][1])
@@ -209,6 +236,15 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
             exponents.require_zero(label)
     kept = {name: _drop_without_effect(exponents.resolve(labels[name])) for name in evidence.point.weights}
     return kept, trace
+
+
+def _require_constant_rows(exponents: Exponents, names: Mapping[int, str], evidence: Evidence) -> None:
+    """Let tables keep their scale whose padding row is not zero, or will not stay so as other operations train it."""
+    for table, row, label, cause in exponents.constant_rows:
+        gradient = evidence.point.gradients.get(names.get(id(table), ""))
+        if bool(table[row].any()) or gradient is None or bool(gradient[row].any()):
+            exponents.cause = f"the padding row of {cause}"
+            exponents.require_zero(label)
 
 
 @contextmanager
@@ -239,7 +275,8 @@ def _drop_without_effect(label: Label) -> Label:
 
 def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
     for name in evidence.unreached:
-        yield Exclusion(name, "it never reaches the output, so its gradient is always zero")
+        reason = "it never reaches the output on these inputs; laws do not hold of a branch of the model that uses it"
+        yield Exclusion(name, reason)
     for name, mask in evidence.no_effect.items():
         reason = "no effect: they cancel out of the output, so their gradient is always zero"
         yield Exclusion(f"{int(mask.sum())} entries of {name}", reason)
@@ -260,6 +297,9 @@ def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusio
             "what it decides must not change with the scale of its arguments, so laws of the gradient may be missed"
         )
         yield Exclusion(f"operation {cause}", reason)
+    for name in exponents.partly_read:
+        reason = "these inputs read a part of it; others may read more, so all must scale alike, and laws may be missed"
+        yield Exclusion(name, reason)
     for cause in exponents.coarse:
         reason = "its rule requires entries to scale alike that need not, so laws may be missed"
         yield Exclusion(f"operation {cause}", reason)

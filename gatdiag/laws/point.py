@@ -26,10 +26,15 @@ class Point(NamedTuple):
 
 
 def point_at(replica: Replica, weights: Mapping[str, Tensor], seed: int = 0) -> Point | None:
-    """The point at the given weights, which the replica keeps; None if its gradients are not finite."""
+    """The point at the given weights, which the replica keeps.
+
+    None if its gradients are not finite, or if they reach other parameters: the model took another branch there.
+    """
     set_weights(replica, weights.items())
     found = _finite_gradients(replica, seed)
-    return None if found is None else Point({name: weights[name] for name in found}, found, seed)
+    if found is None or not found.keys() <= weights.keys():
+        return None
+    return Point({name: weights[name] for name in found}, found, seed)
 
 
 def _finite_gradients(replica: Replica, seed: int) -> Tensors | None:
@@ -49,12 +54,16 @@ def point_near(replica: Replica, weights: Iterable[tuple[str, Tensor]], generato
 
 
 def distant_points(replica: Replica, start: Point, count: int) -> Iterator[Point]:
-    """Points far from `start`, with random signs and other random numbers (masks); non-finite ones are left out."""
+    """Points far from `start`, with random signs and other random numbers (masks).
+
+    Those with non-finite gradients are left out, and those at which the model takes another branch, to another expert.
+    """
     generator = torch.Generator().manual_seed(1)
     for seed in range(1, count + 1):
         weights = _DistantWeights(replica, start, generator)
         gradients = _finite_gradients(replica, seed)
-        points = [] if gradients is None else [Point(weights, gradients, seed)]
+        is_same_branch = gradients is not None and gradients.keys() == start.gradients.keys()
+        points = [Point(weights, gradients, seed)] if gradients is not None and is_same_branch else []
         del gradients
         while points:
             yield points.pop()  # it is not kept while the next is computed

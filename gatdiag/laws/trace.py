@@ -58,6 +58,7 @@ class Trace(DispatchMode):
         self._views: dict[int, list[TensorWeakRef]] = {}  # storage -> tensors in it
         self._constants = WeakTensorKeyDictionary()  # those that may be indices
         self._data: dict[int, Tensor] = {}  # storage that data were written to -> a tensor that keeps it alive
+        self._shifted: dict[int, Tensor] = {}  # storage of indices that an offset was added to -> likewise
         for tensor in constants:
             if not has_scale(tensor):
                 self._constants[tensor] = True
@@ -76,6 +77,10 @@ class Trace(DispatchMode):
         """True if an integer or boolean tensor is the same for every batch."""
         is_known = tensor in self._constants and tensor.layout == torch.strided
         return is_known and tensor.untyped_storage()._cdata not in self._data
+
+    def is_shifted(self, tensor: Tensor) -> bool:
+        """True if the model added an offset to an index, so that it points into a part of a tensor."""
+        return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._shifted
 
     def _label_with_reserved(self, label_of: Callable[[Tensor], Label], tensor: Tensor) -> Label:
         """The label in which reserved unknowns remain so, or else as usual."""
@@ -107,7 +112,8 @@ class Trace(DispatchMode):
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
         arguments = _bind_arguments(func, args, kwargs)
-        call = Call(func, arguments, out, shape, self._exponents, self.label_of, self._zero_tests, self.is_constant)
+        tests = (self._zero_tests, self.is_constant, self.is_shifted)
+        call = Call(func, arguments, out, shape, self._exponents, self.label_of, *tests)
         self._find_constants(call)
         rule = self._find_rule(call)
         demands = self._exponents.demands
@@ -127,7 +133,10 @@ class Trace(DispatchMode):
         is_written_down = call.name in ("lift", "lift_fresh", "lift_fresh_copy")  # numbers in the code become a tensor
         is_random = torch.Tag.nondeterministic_seeded in call.function.tags
         is_constant = is_written_down or not (is_random or not all(map(self.is_constant, call.tensors())))
+        is_shifted = call.name.rstrip("_") in ("add", "sub") or any(map(self.is_shifted, call.tensors()))
         for tensor in indices:
+            if is_shifted and tensor.layout == torch.strided:
+                self._shifted[tensor.untyped_storage()._cdata] = tensor
             if is_constant:
                 self._constants[tensor] = True
             elif call.function._schema.is_mutable and tensor.layout == torch.strided:

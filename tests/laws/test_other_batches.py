@@ -7,9 +7,29 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gatdiag.laws import Laws, find_laws
+from tests.laws.models.batches import (
+    Buffered,
+    Cell,
+    Chosen,
+    Experts,
+    Featureless,
+    Filtering,
+    Joined,
+    Kinds,
+    Looked,
+    Masked,
+    Normed,
+    Paired,
+    Pictured,
+    Product,
+    Recurrent,
+    SkipGram,
+    Stack,
+    Triples,
+    Words,
+)
 from tests.laws.referee import leaves
 
 Batch = tuple[Any, ...]
@@ -18,110 +38,6 @@ Batch = tuple[Any, ...]
 def pairs(rows: int, others: int, count: int, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randint(size, (count,), generator=generator) for size in (rows, others))
-
-
-class Product(nn.Module):
-    """Matrix factorization."""
-
-    def __init__(self, *, bias: bool = False) -> None:
-        super().__init__()
-        self.u, self.v = nn.Embedding(9, 3), nn.Embedding(7, 3)
-        self.shifts = nn.ModuleList([nn.Embedding(9, 1), nn.Embedding(7, 1)]) if bias else None
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        score = (self.u(a) * self.v(b)).sum(1)
-        return score if self.shifts is None else score + self.shifts[0](a)[:, 0] + self.shifts[1](b)[:, 0]
-
-
-class Triples(nn.Module):
-    """DistMult, with one table for both ends; or with unit rows of the entities."""
-
-    def __init__(self, *, unit: bool = False) -> None:
-        super().__init__()
-        self.entities, self.relations, self.unit = nn.Embedding(9, 4), nn.Parameter(torch.randn(3, 4)), unit
-
-    def forward(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
-        h, t = self.entities(head), self.entities(tail)
-        if self.unit:
-            h, t = F.normalize(h), F.normalize(t)
-        return (h * self.relations[relation] * t).sum(-1)
-
-
-class SkipGram(nn.Module):
-    """The score of one word against several others, by a batched matrix product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.center, self.context = nn.Embedding(9, 3), nn.Embedding(9, 3)
-
-    def forward(self, word: Tensor, others: Tensor) -> Tensor:
-        return F.logsigmoid(torch.bmm(self.context(others), self.center(word).unsqueeze(2)))
-
-
-class Filtering(nn.Module):
-    """Neural collaborative filtering: a product of rows beside a network of joined rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product, self.u, self.v = Product(), nn.Embedding(9, 3), nn.Embedding(7, 3)
-        self.hidden, self.out = nn.Linear(6, 4), nn.Linear(7, 1)
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        joined = self.hidden(torch.cat([self.u(a), self.v(b)], 1)).relu()
-        return self.out(torch.cat([self.product.u(a) * self.product.v(b), joined], 1))
-
-
-class Words(nn.Module):
-    """Tokens and positions; rows of positions by a range, by a slice, or as an input."""
-
-    def __init__(self, positions: str) -> None:
-        super().__init__()
-        self.token, self.place = nn.Embedding(9, 4), nn.Embedding(6, 4)
-        self.hidden, self.out, self.positions = nn.Linear(4, 5), nn.Linear(5, 2), positions
-
-    def forward(self, words: Tensor) -> Tensor:
-        length = words.shape[1]
-        place = self.place.weight[:length] if self.positions == "slice" else self.place(torch.arange(length))
-        return self.out(self.hidden(self.token(words) + place).relu())
-
-
-class Featureless(nn.Module):
-    """A graph whose nodes have learned features."""
-
-    def __init__(self, conv: type[nn.Module] = gnn.GCNConv) -> None:
-        super().__init__()
-        self.features = nn.Embedding(8, 3)
-        self.convs = nn.ModuleList([conv(3, 4), conv(4, 2)])
-
-    def forward(self, nodes: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.features(nodes)
-        for conv in self.convs:
-            x = conv(x, edge_index).relu()
-        return x
-
-
-class Chosen(nn.Module):
-    """Rows by a mask, a gather, a selection and two indices at once."""
-
-    def __init__(self, how: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.table, self.out, self.how = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.randn(4, 3)), how
-
-    def forward(self, index: Tensor) -> Tensor:
-        rows = self.how(self.table, index)
-        return rows * self.out[: len(rows)]
-
-
-class Stack(nn.Module):
-    def __init__(self, *convs: nn.Module) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(convs)
-
-    def forward(self, x: Any, edge_index: Any, *more: Any) -> Any:
-        for conv in self.convs:
-            x = conv(x, edge_index, *more)
-            x = {kind: value.relu() for kind, value in x.items()} if isinstance(x, dict) else x.relu()
-        return x
 
 
 def graph(nodes: int, edges: int, seed: int, relations: int | None = None) -> Batch:
@@ -141,31 +57,6 @@ def typed(edges: int, seed: int) -> Batch:
 def hetero(make: Callable[[], nn.Module]) -> Stack:
     layers = [gnn.HeteroConv({kind: make() for kind in typed(3, 0)[1]}) for _ in range(2)]
     return Stack(*layers)
-
-
-class Recurrent(nn.Module):
-    """Over the first axis, from a state of zeros."""
-
-    def __init__(self, core: nn.Module) -> None:
-        super().__init__()
-        self.core, self.out = core, nn.Linear(3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.core, nn.RNNBase):
-            return self.out(self.core(x)[0].relu())
-        state = x.new_zeros(x.shape[1], 3)
-        for step in x:
-            state = self.core(step, state) if isinstance(self.core, nn.RNNCell) else self.core[0](step, state)
-        return self.out(state)
-
-
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.stay = nn.Linear(4, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor, state: Tensor) -> Tensor:
-        return (self.enter(x) + self.stay(state)).relu()
 
 
 def mask(*positions: int) -> Tensor:
@@ -269,6 +160,44 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Batch, Callable[[int], Batch]]] 
         typed(0, 0),
         lambda seed: typed(9, seed),
     ),
+    "padding that is not zero": (lambda: Looked(padding_idx=0, pads=False), (torch.arange(1, 3),), words(8)),
+    "padding that is trained": (lambda: Looked(padding_idx=0, tied=True), (torch.arange(1, 3),), words(8)),
+    "words by frequency": (lambda: Looked(scale_grad_by_freq=True), (torch.arange(1, 3),), words(20)),
+    "words without an image": (
+        Pictured,
+        (torch.tensor([1, 2]), torch.randn(2, 3)),
+        lambda seed: (torch.tensor([0, seed, 0]), torch.randn(3, 3)),
+    ),
+    **{
+        f"pairs of positions, {name}": (
+            lambda read=read: Paired(read),
+            (torch.randn(2, 3),),
+            lambda seed: (torch.randn(2 + seed % 4, 3),),
+        )
+        for name, read in {
+            "alike": lambda table, count: table(torch.arange(count)),
+            "reversed": lambda table, count: table(torch.arange(count).flip(0)),
+            "from the end": lambda table, count: table.weight[-count:],
+        }.items()
+    },
+    **{
+        f"{name}, {'all' if first else 'none'} masked": (
+            lambda how=how: Masked(how),
+            (torch.randn(3, 3), torch.tensor([first] * 3)),
+            lambda seed: (torch.randn(4, 3), torch.tensor([True, False, True, False]).roll(seed)),
+        )
+        for name, how in {
+            "replaced": lambda x, m, rows: x.scatter(0, m.nonzero().expand(-1, 4), rows),
+            "joined": lambda x, m, rows: torch.cat([x[~m], rows]),
+        }.items()
+        for first in (False, True)
+    },
+    "an edge within a kind": (
+        Kinds,
+        (torch.randn(2, 3, 3), torch.tensor([[0], [1]])),
+        lambda seed: (torch.randn(2, 3, 3), graph(6, 14, seed)[1]),
+    ),
+    "buffer in one step": (Buffered, (torch.randn(1, 5, 4),), lambda seed: (torch.randn(4, 5, 4),)),
     **{
         f"{name} in one step": (make, (torch.randn(1, 5, 4),), lambda seed: (torch.randn(4, 5, 4),))
         for name, make in {
@@ -276,6 +205,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Batch, Callable[[int], Batch]]] 
             "projected lstm": lambda: Recurrent(nn.LSTM(4, 5, proj_size=3)),
             "rnn cell": lambda: Recurrent(nn.RNNCell(4, 3, nonlinearity="relu")),
             "cell by hand": lambda: Recurrent(nn.ModuleList([Cell()])),
+            "cell on joined input and state": lambda: Recurrent(nn.ModuleList([Joined()])),
+            "normalized cell": lambda: Recurrent(nn.ModuleList([Normed()])),
         }.items()
     },
 }
@@ -311,3 +242,11 @@ def as_double(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_double(item) for key, item in value.items()}
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def test_a_model_that_sends_rows_to_other_experts_at_other_weights_has_laws() -> None:
+    torch.manual_seed(0)
+    laws = find_laws(Experts(), torch.randn(1, 3))
+
+    assert len(laws) == 4  # of the one expert that these inputs reach
+    assert any("branch" in exclusion.reason for exclusion in laws.excluded)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from gatdiag.laws.exponents import ConstantRow
 from gatdiag.laws.label import ZEROS, Label, Rearrange, distinct_slices
 from gatdiag.laws.rules.call import Call, Labels
 
@@ -116,13 +117,15 @@ def _is_choice(call: Call, axes: Iterable[int], *indices: Tensor) -> bool:
     if not call.first.ndim or all(map(call.is_constant, indices)):
         return False
     label = call.exponents.resolve(call.label_of(call.first))
-    return not call.out.numel() or any(_has_rows(label, axis) for axis in axes)
+    if not call.out.numel() or any(_has_rows(label, axis) for axis in axes):
+        return True
+    return label.changes_along(axes) and not any(map(call.is_shifted, indices))
 
 
 def _has_rows(label: Label, axis: int) -> bool:
     """True if entries along an axis scale each on its own, as rows of a table do, and not as their kind does.
 
-    Nodes of several kinds, one after the other in one tensor, are chosen within their kind.
+    Nodes of several kinds, one after the other in one tensor, are chosen within their kind by a shifted index.
     """
     arrays = [ids for _, ids in label.terms if ids.shape[axis] > 1]
     if not arrays:
@@ -137,7 +140,7 @@ def _choose(call: Call, label: Label, axis: int, shape: Sequence[int]) -> Label:
     if label.zeros is not None and label.zeros.shape[axis] > 1:
         label = label.drop_zero_mask()
     varying = [term for term in label.terms if term[1].shape[axis] > 1]
-    if any(ids.numel() > ids.shape[axis] for _, ids in varying):
+    if any(ids.numel() > ids.shape[axis] for _, ids in varying) or not _has_rows(label, axis):
         label, varying = call.coarsen(label, [axis]), []
     chosen = call.exponents.choose(Label(tuple(varying)), axis, math.prod(shape)) if varying else Label()
     fixed = Label(tuple(term for term in label.terms if term[1].shape[axis] == 1), label.zeros)
@@ -201,7 +204,19 @@ def stack(call: Call) -> Label:
 
 
 def concatenate(call: Call, pieces: list[tuple[Label, torch.Size]], axis: int) -> Label:
-    """The label of tensors, given by label and shape, that are joined along an axis."""
+    """The label of tensors, given by label and shape, that are joined along an axis.
+
+    One without entries may have some in the next batch, which must scale as the others do.
+    """
+    present = [piece for piece in pieces if piece[1][axis]]
+    if present and len(present) < len(pieces):
+        others = [call.coarsen(label, [axis]) for label, shape in pieces if not shape[axis] and label.terms]
+        if others:
+            whole = call.coarsen(concatenate(call, present, axis), [axis])
+            for other in others:
+                whole = call.exponents.require_equal(whole, other)
+            return whole
+        pieces = present
     known = [torch.broadcast_shapes(label.shape, (1,) * len(shape)) for label, shape in pieces]
     common = torch.broadcast_shapes(*((*shape[:axis], 1, *shape[axis + 1 :]) for shape in known))
     parts = [
@@ -272,8 +287,18 @@ def _for_integers(call: Call) -> Rearrange:
 
 def masked_scatter(call: Call) -> Label:
     """masked_scatter: entries of the source, in order, replace those that a mask selects."""
-    mask = call["mask"].cpu()
-    return _entry_by_entry(call, lambda old, new: old.masked_scatter(mask, new), "self", "source")
+    mask, tensor, source = call["mask"], call["self"], call["source"]
+    if call.is_constant(mask):
+        mask = mask.cpu()
+        return _entry_by_entry(call, lambda old, new: old.masked_scatter(mask, new), "self", "source")
+    strides, kept = mask.expand(tensor.shape).stride(), 0  # the last axes, if the mask selects whole rows
+    while kept < source.ndim and strides[-1 - kept : -kept or None] == (0,):
+        if source.shape[-1 - kept] != tensor.shape[-1 - kept]:
+            break
+        kept += 1
+    rows = range(source.ndim - kept)
+    written = call.coarsen(call.label("source"), rows).map(lambda array: array.squeeze(list(rows)))
+    return call.exponents.require_equal(call.label("self"), written)
 
 
 def block_diag(call: Call) -> Label:
@@ -305,15 +330,25 @@ def index_put(call: Call) -> Label:
 
 def embedding(call: Call) -> Labels:
     """embedding: the table is (unknown of the channel) - (unknown of the row), and rows of it are selected."""
-    weight, indices = call["weight"], call["indices"]
-    label = call.exponents.bind_table(call.label("weight"))
-    if not call.is_constant(indices):
-        return _choose(call, label, 0, indices.shape)
-    return label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices.cpu(), array))
+    weight, indices, padding = call["weight"], call["indices"], call["padding_idx"]
+    if call["scale_grad_by_freq"]:  # the gradient is not that of the function
+        return call.fix_scale("weight")
+    is_constant, label = call.is_constant(indices), call.label("weight")
+    if not is_constant or len(indices.unique()) == len(weight):  # else other inputs may read more rows
+        label = call.exponents.bind_table(label)
+    if is_constant:
+        label = label.rearrange(weight.shape, lambda array: torch.nn.functional.embedding(indices.cpu(), array))
+    else:
+        label = _choose(call, label, 0, indices.shape)
+    if padding >= 0:
+        call.exponents.constant_rows.append(ConstantRow(weight, padding, label, call.exponents.cause))
+    return label
 
 
 def embedding_bag(call: Call) -> Label:
     """_embedding_bag: rows of a table are selected and summed, averaged or their maximum is taken."""
+    if call["scale_grad_by_freq"]:
+        return call.fix_scale()
     label = call.coarsen(call.label("weight"), [0])
     if call.get("per_sample_weights") is not None:
         label = label + call.coarsen(call.label("per_sample_weights"), [0]).map(lambda array: array.unsqueeze(-1))

@@ -33,6 +33,8 @@ class Call:
     """Result of x == 0 or x != 0 -> its value at every entry, if x has no zeros."""
     is_constant: Callable[[Tensor], bool] = lambda tensor: False
     """Whether an index is the same for every batch."""
+    is_shifted: Callable[[Tensor], bool] = lambda tensor: False
+    """Whether an index has an offset that the model added, as those of nodes of one kind among several have."""
 
     def __getitem__(self, name: str) -> Any:
         """The argument of that name."""
@@ -52,11 +54,16 @@ class Call:
     def factor(self, tensor: Tensor, axis: int, other: Label) -> Label:
         """The label of a factor that is summed over an axis; zeros that multiply a labeled factor get unknowns."""
         label = self.label_of(tensor)
-        if not (label.is_all_zeros and other.terms and tensor.numel()):
+        if not other.terms or not tensor.numel():
             return label
-        shape = [1] * tensor.ndim
-        shape[axis] = tensor.shape[axis]
-        return self.exponents.stand_in(shape, other)
+        if label.zeros is None:
+            if not label.terms and tensor.layout == torch.strided and not bool(tensor.any()):  # a buffer with a state
+                self.exponents.note_zeros(torch.ones(tensor.shape[axis], dtype=torch.bool), other)
+            return label
+        known = label.zeros.expand(*label.zeros.shape[:axis], tensor.shape[axis], *label.zeros.shape[axis:][1:])
+        others = [position for position in range(tensor.ndim) if position != axis % tensor.ndim]
+        are_zeros = known.all(dim=others, keepdim=True) if others else known
+        return self.exponents.stand_in(label, are_zeros, other) if bool(are_zeros.any()) else label
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, including those inside lists."""

@@ -44,11 +44,12 @@ def _covered_source(call: Call, name: str) -> Label:
 def _overwrite(call: Call, source: Label) -> Label:
     """The label of a target whose entries are replaced where the index writes."""
     target, untouched, base = call["self"], _untouched(call), call.label("self")
-    if not bool(untouched.any()):
-        return source
-    if not call.is_constant(call["index"]):
+    is_covered = not bool(untouched.any())
+    if not call.is_constant(call["index"]) and (base.terms or not is_covered):
         is_filler = base.is_all_zeros or bool((target.detach().abs() >= HUGE).all())
         return source if is_filler else call.exponents.require_equal(base, source)
+    if is_covered:
+        return source
     is_infinite = bool((target.detach().cpu()[untouched].abs() >= HUGE).all())  # a number that stands for infinity
     is_kept = shrink(untouched)
     before, after = (call.exponents.collapse(label.drop_zero_mask()) for label in (base, source))

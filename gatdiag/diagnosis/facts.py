@@ -25,6 +25,7 @@ State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained
 _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
+_EARLY: Final = 30  # steps whose overshoot is known
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
 
@@ -415,6 +416,11 @@ class Facts:
     def overshoot(self) -> Floats:
         """How far each step went relative to the minimum along it: 0 on a straight slope, 1 at the minimum."""
         return self.steps_column("overshoot")
+
+    @cached_property
+    def early_overshoot(self) -> float:
+        """Its median over the first steps, which are those that the initial weights and learning rate decide."""
+        return median(self.overshoot[:_EARLY])
 
     @cached_property
     def last_checkpoint(self) -> pd.DataFrame:

@@ -154,7 +154,7 @@ def _stuck(facts: Facts) -> Finding | str | None:
     if imbalance < limit("imbalance"):
         return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
-    step, over, attention = median(facts.step_ratios), median(facts.overshoot), _attention_pace(facts)
+    step, over, attention = median(facts.step_ratios), facts.early_overshoot, _attention_pace(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")
     is_stuck = facts.step_count >= limit("steps") and step < limit("stuck")
     is_stiff = is_stuck and over > limit("stiff")
@@ -172,7 +172,7 @@ def _stuck(facts: Facts) -> Finding | str | None:
             "norm of a step with overshoot 2 over norm of the weights",
             step * limit("overshoot") / over if over else math.nan,
         ),
-        "stiff": (is_stiff, "overshoot, median", over),
+        "stiff": (is_stiff, "overshoot of the first 30 steps, median", over),
     }
     threshold = next((name for name, (holds, _, _) in shown.items() if holds), None)
     if threshold is None:

@@ -114,7 +114,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     if (early_decay := _early_decay(facts)) is not None:
         return early_decay
     ratio = median(facts.step_ratios)
-    over = median(facts.overshoot)  # NaN if it was not recorded: then comparisons are False
+    over = facts.early_overshoot  # NaN if it was not recorded: then comparisons are False
     path = float(facts.step_ratios[np.isfinite(facts.step_ratios)].mean()) * facts.step_count
     is_slow = abs(over) < limit("linear") and path < limit("path")
     hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < 0.02)
@@ -142,7 +142,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
         f"{facts.step_count:,} steps together by about {number(path)}: the loss falls far too slowly.{remark}",
         Evidence("sum over all steps of norm of the step over norm of the weights", path),
-        Evidence("overshoot, median", over),
+        Evidence("overshoot of the first 30 steps, median", over),
         threshold=f"Flagged below {threshold_text('path', 'pace')}.",
         severity=facts.severity if facts.step_count >= limit("sure") else "warning",
         steps=(0, facts.step_count - 1),

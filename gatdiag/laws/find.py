@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -97,12 +98,20 @@ def find_laws_with_structure(
 ) -> Laws:
     """As `find_laws`, for a model whose structure is known already."""
     user = unwrap(model)
-    if (filled := fill_empty(args, kwargs)) is not None:
-        try:
-            return find_laws_with_structure(structure, user, *filled)
-        except ModelError as error:
-            reason = f"they are empty, and other inputs may run through more operations, but one entry fails ({error})"
-            return Laws([], _trained(user), [Exclusion("the inputs", reason)])
+    filled = fill_empty(args, kwargs)
+    if filled is None:
+        return _find(structure, user, args, kwargs)
+    try:
+        return _find(structure, user, *filled, is_poor=True)
+    except ModelError as error:
+        reason = f"they are empty, and other inputs may run through more operations, but one entry fails ({error})"
+        return Laws([], _trained(user), [Exclusion("the inputs", reason)])
+
+
+def _find(
+    structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_poor: bool = False
+) -> Laws:
+    """The laws; in poor inputs, such as a single edge, more cancels than in others."""
     replica = replicate(user, args, kwargs)
     trained = _trained(user)
     if obstacle := why_not_repeatable(replica):
@@ -116,7 +125,7 @@ def find_laws_with_structure(
             if is_certain:
                 return laws
     del replica  # to save memory
-    return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
+    return _find_on_inputs(structure, user, (args, dict(kwargs)), is_poor=is_poor)[0]
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -134,7 +143,7 @@ def find_shared_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | No
 
 
 def _find_on_inputs(
-    structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None
+    structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None, *, is_poor: bool = False
 ) -> tuple[Laws, bool]:
     """The laws checked on the inputs, and whether a check on the whole inputs would find the same.
 
@@ -148,6 +157,7 @@ def _find_on_inputs(
     }
     parameters = dict(user.named_parameters())
     evidence = gather_evidence(user, *inputs, {name: place.layer for name, place in places.items()})
+    evidence = replace(evidence, no_effect={}) if is_poor else evidence
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))

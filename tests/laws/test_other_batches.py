@@ -71,6 +71,15 @@ def attending(**options: Any) -> nn.Module:
     return Stack(gnn.GATConv(3, 4, **options), gnn.GATConv(4, 2, **options))
 
 
+def without_nodes(batch: Batch, kind: str) -> Batch:
+    """Without the nodes of a kind and their edges, and with few of the others."""
+    x, links = batch
+    return (
+        {name: value[:0] if name == kind else value for name, value in x.items()},
+        {ends: edges[:, :0] if kind in ends else edges[:, :6] for ends, edges in links.items()},
+    )
+
+
 DIAGONAL = (torch.tensor([0, 1]), torch.tensor([0, 1]))
 CASES: dict[str, tuple[Callable[[], nn.Module], Batch, Callable[[int], Batch]]] = {
     # name -> model, first batch, other batches
@@ -153,6 +162,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Batch, Callable[[int], Batch]]] 
     "no edges of a kind, attention": (
         lambda: hetero(lambda: gnn.GATConv((-1, -1), 4, add_self_loops=False)),
         typed(0, 0),
+        lambda seed: typed(9, seed),
+    ),
+    "transformer without nodes of a kind": (
+        lambda: Stack(*(gnn.HGTConv(width, 4, (["a", "b"], list(typed(1, 0)[1])), heads=2) for width in (3, 4))),
+        without_nodes(typed(0, 1), "b"),
         lambda seed: typed(9, seed),
     ),
     "transformer without edges of a kind": (

@@ -4,7 +4,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -18,7 +17,7 @@ from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import ZERO_EXPONENT, ZEROS, Label
+from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.point import distant_points
@@ -102,16 +101,13 @@ def find_laws_with_structure(
     if filled is None:
         return _find(structure, user, args, kwargs)
     try:
-        return _find(structure, user, *filled, is_poor=True)
+        return _find(structure, user, *filled)
     except ModelError as error:
         reason = f"they are empty, and other inputs may run through more operations, but one entry fails ({error})"
         return Laws([], _trained(user), [Exclusion("the inputs", reason)])
 
 
-def _find(
-    structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_poor: bool = False
-) -> Laws:
-    """The laws; in poor inputs, such as a single edge, more cancels than in others."""
+def _find(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     replica = replicate(user, args, kwargs)
     trained = _trained(user)
     if obstacle := why_not_repeatable(replica):
@@ -125,7 +121,7 @@ def _find(
             if is_certain:
                 return laws
     del replica  # to save memory
-    return _find_on_inputs(structure, user, (args, dict(kwargs)), is_poor=is_poor)[0]
+    return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -143,7 +139,7 @@ def find_shared_memory(parameters: Mapping[str, Tensor]) -> tuple[str, str] | No
 
 
 def _find_on_inputs(
-    structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None, *, is_poor: bool = False
+    structure: Structure, user: nn.Module, inputs: Inputs, whole: Replica | None = None
 ) -> tuple[Laws, bool]:
     """The laws checked on the inputs, and whether a check on the whole inputs would find the same.
 
@@ -157,7 +153,6 @@ def _find_on_inputs(
     }
     parameters = dict(user.named_parameters())
     evidence = gather_evidence(user, *inputs, {name: place.layer for name, place in places.items()})
-    evidence = replace(evidence, no_effect={}) if is_poor else evidence
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
@@ -214,14 +209,13 @@ def _is_zero_at(gradient: Tensor, mask: Tensor) -> bool:
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
     """Trace one call with equations that require the outputs to keep their scale; return the parameters' labels.
 
-    Entries without effect fit every exponent, as zeros do, and are in no law. Nor are parameters without a gradient:
-    they keep their scale if the output depends on them; else they may have any, and demand nothing of others.
+    Entries that cancel out of the output are part of laws like others, as they may not cancel for other inputs.
+    Parameters without a gradient are in no law: they keep their scale if the output depends on them; else they may have
+    any, and demand nothing of others.
     """
     labels: dict[str, Label] = {}
     for name in (*evidence.point.weights, *evidence.unreached):
-        mask = evidence.no_effect.get(name)
-        ids = exponents.reserve_entries(replica.parameters[name].shape, name)
-        labels[name] = Label(((Fraction(1), ids),), None if mask is None else mask.cpu())
+        labels[name] = Label(((Fraction(1), exponents.reserve_entries(replica.parameters[name].shape, name)),))
 
     def trace_call(call: Caller) -> Trace:
         trace = Trace(exponents, current_module, reachable_tensors(replica.model))
@@ -240,12 +234,10 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         trace = replica.no_grad(trace_call)
     _require_constant_rows(exponents, {id(replica.parameters[name]): name for name in labels}, evidence)
     for name, label in labels.items():
-        if label.zeros is None:
-            exponents.complete(label.terms[0][1])
+        exponents.complete(label.terms[0][1])
         if name in evidence.unreached and trace.flow.reaches_outputs(replica.parameters[name]):
             exponents.require_zero(label)
-    kept = {name: _drop_without_effect(exponents.resolve(labels[name])) for name in evidence.point.weights}
-    return kept, trace
+    return {name: exponents.resolve(labels[name]) for name in evidence.point.weights}, trace
 
 
 def _require_constant_rows(exponents: Exponents, names: Mapping[int, str], evidence: Evidence) -> None:
@@ -276,19 +268,12 @@ def _track_module(model: nn.Module) -> Iterator[Any]:
         yield lambda: stack[-1] or "the model"
 
 
-def _drop_without_effect(label: Label) -> Label:
-    """The label without the unknowns of entries without effect."""
-    if label.zeros is None:
-        return label
-    return Label(tuple((coefficient, ids.where(~label.zeros, ZERO_EXPONENT)) for coefficient, ids in label.terms))
-
-
 def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
     for name in evidence.unreached:
         reason = "it never reaches the output on these inputs; laws do not hold of a branch of the model that uses it"
         yield Exclusion(name, reason)
     for name, mask in evidence.no_effect.items():
-        reason = "no effect: they cancel out of the output, so their gradient is always zero"
+        reason = "no effect: they cancel out of the output; they are taken to scale as what they are added to"
         yield Exclusion(f"{int(mask.sum())} entries of {name}", reason)
     if evidence.unsearched:
         yield Exclusion("parameters that cancel out", evidence.unsearched)

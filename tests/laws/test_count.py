@@ -58,6 +58,7 @@ SHORTFALLS: dict[str, str] = {  # name -> why fewer laws are found than there ar
     "more_architectures: threshold elsewhere": _JUMP,
     "ordinary: as many rows as a number says": _NUMBER,
     "ordinary: complex triples": _ROWS,
+    "library: GIN pair_norm": "a bias that the norm cancels must not cancel for other inputs, so it ties its layer",
     "operations: added zero times": "a gradient that is exactly zero is taken for a dead unit, not for a cancellation",
 }
 

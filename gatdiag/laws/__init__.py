@@ -8,7 +8,7 @@
 - `repeatability`: whether each call computes the same function; `outputs`: the tensors that it returns
 - `solver`: a basis of the solutions
 - `check`: the numerical check of every law, by gradients at random points (`point`)
-- `no_effect`: parameters that cancel out of the output
+- `no_effect`: parameters that cancel out of the output; `zero_factors`: those that multiply only zeros
 - `terms`, `assembly` and `find`: laws with names
 - `laws`: the result: delta, c (from `sums`), and c after the next optimizer step (`prediction`)
 """

@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from itertools import chain
 from typing import Any
 
 import torch
@@ -13,18 +12,17 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion, Law
+from gatdiag.law import Exclusion
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
+from gatdiag.laws.check import Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
-from gatdiag.laws.point import distant_points
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
-from gatdiag.names import join_names
+from gatdiag.laws.zero_factors import split_unclear
 from gatdiag.roles import FEATURE
 from gatdiag.structure.copying import reachable_tensors
 from gatdiag.structure.deadline import check_time
@@ -156,7 +154,7 @@ def _find_on_inputs(
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    candidates, unclear = _split_unclear(assemble(labels, basis, places), exponents.times_zeros, evidence, places)
+    candidates, unclear = split_unclear(assemble(labels, basis, places), exponents.times_zeros, evidence, places)
     kept, failed = check_laws(candidates, evidence)
     excluded = [
         *unclear,
@@ -169,41 +167,6 @@ def _find_on_inputs(
     all_reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
     return laws, all_reached and not is_open
-
-
-def _split_unclear(
-    laws: list[Law], times_zeros: Mapping[str, Tensor], evidence: Evidence, places: Mapping[str, Place]
-) -> tuple[list[Law], list[Exclusion]]:
-    """Without the laws that other inputs may refute, where parameters multiply nothing but zeros here.
-
-    An RNN does so in one step: whatever it computes may be what its weights multiply in the next, so no law is certain.
-    Where only some columns multiply zeros (features that are padded with zeros), those of the same layer are not.
-    """
-    names = _only_times_zeros(times_zeros, evidence)
-    if any(bool(times_zeros[name].all()) for name in names):
-        kept = []
-    else:
-        layers = {places[name].layer for name in names}
-        kept = [law for law in laws if layers.isdisjoint(places[term.parameter].layer for term in law.terms)]
-    reason = f"{join_names(names)} multiplies only zeros on these inputs; what it multiplies on others is unknown"
-    dropped = Counter(law.layer for law in laws) - Counter(law.layer for law in kept)
-    return kept, [Exclusion(f"{count} laws of {layer}", reason) for layer, count in dropped.items()]
-
-
-def _only_times_zeros(times_zeros: Mapping[str, Tensor], evidence: Evidence) -> list[str]:
-    """The parameters whose columns that multiply zeros get no gradient at any point, also from other operations."""
-    names = [name for name in times_zeros if name in evidence.point.gradients]
-    for point in chain([evidence.point], distant_points(evidence.replica, evidence.point, POINTS) if names else []):
-        names = [name for name in names if _is_zero_at(point.gradients[name], times_zeros[name])]
-        if not names:
-            break
-    return names
-
-
-def _is_zero_at(gradient: Tensor, mask: Tensor) -> bool:
-    """Whether a gradient is zero, or its slices are that a mask selects along the last axis of this length."""
-    axes = [axis for axis, size in enumerate(gradient.shape) if size == len(mask)]
-    return not bool((gradient.movedim(axes[-1], 0)[mask.to(gradient.device)] if axes else gradient).any())
 
 
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:

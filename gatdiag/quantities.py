@@ -42,7 +42,7 @@ class Quantity:
         group: The group it is measured with, a name that `metrics=` accepts; "" in the table `steps`.
         label: Label of an axis or a table column.
         unit: "" if it has none; "X", "W" or "L" if it scales like a layer's output, a weight or the loss.
-        equation: LaTeX, without dollar signs.
+        equation: The definition in symbols, as Unicode text; ∇W is the gradient of the loss L with respect to W.
         meaning: The definition in words.
         high: What a high value means.
         low: What a low value means.
@@ -55,7 +55,7 @@ class Quantity:
             number of entries that count, norm of all entries together, or ratio of two such norms (the largest ratio if
             these were not recorded).
         counted: Column of the fraction of a weight's entries that count; "" if all do.
-        symbol: The equation in plain characters, for an axis; the label is used if it is "".
+        symbol: A short form of the equation, for an axis; the label is used if it is "".
         relative_to: Column of the norm that it is divided by, which makes it 0 / 0 if that is zero; "" if none.
         is_of_gradient: Whether it is measured on dL/dX instead of the layer's output X.
         is_share: Whether it is a fraction from 0 to 1.
@@ -129,9 +129,9 @@ def _of_gradient(quantity: Quantity) -> Quantity:
         name=gradient_name(quantity.name),
         label=f"{quantity.label} of the gradient",
         unit=quantity.unit.replace("X", "(dL/dX)"),
-        equation=quantity.equation.replace("X", r"\nabla_{X}\mathcal{L}"),
+        equation=quantity.equation.replace("X", "∇X"),
         meaning=quantity.meaning.replace("X", "dL/dX"),
-        symbol=quantity.symbol.replace("X", "∂L/∂X"),
+        symbol=quantity.symbol.replace("X", "∇X"),
         relative_to=gradient_name(quantity.relative_to) if quantity.relative_to else "",
         is_of_gradient=True,
     )
@@ -146,7 +146,7 @@ def _non_finite(matrix: str, of: str) -> Quantity:
     return Quantity(
         "non_finite",
         label="NaN and infinities",
-        equation=rf"\#\{{{matrix}_{{ij}} \notin \mathbb{{R}}\}}",
+        equation=f"#{{{matrix}ᵢⱼ ∉ ℝ}}",
         meaning=f"number of entries of {of} that are NaN or infinite",
         high="the values are unusable",
         low="zero: all values are finite",
@@ -184,13 +184,14 @@ _STEPS = (
         "time",
         label="time",
         unit="s",
+        equation="Δt",
         meaning="time since recording began",
     ),
     Quantity(
         "gradient_norm",
         label="gradient norm",
         unit="L/W",
-        equation=r"\|\nabla\mathcal{L}\|",
+        equation="‖∇L‖",
         meaning="norm of the gradients of all parameters of the model together, recorded or not, as the optimizer used "
         "them",
     ),
@@ -198,21 +199,20 @@ _STEPS = (
         "gradient_norm_before_clipping",
         label="gradient norm before clipping",
         unit="L/W",
-        equation=r"\|\nabla\mathcal{L}\|",
+        equation="‖∇L‖",
         meaning="the same before gradient clipping",
     ),
     Quantity(
         "learning_rate",
         label="learning rate",
-        equation=r"\eta",
+        equation="η",
         meaning="learning rate of the first parameter group; learning_rate_1, ... of the others, with optimizers "
         "in the order of their first steps",
     ),
     Quantity(
         "overshoot",
         label="overshoot of the previous step",
-        equation=r"1 - \langle \nabla\mathcal{L}_{t}, w_{t} - w_{t-1} \rangle"
-        r" / \langle \nabla\mathcal{L}_{t-1}, w_{t} - w_{t-1} \rangle",
+        equation="1 − ⟨∇Lₜ, wₜ − wₜ₋₁⟩ / ⟨∇Lₜ₋₁, wₜ − wₜ₋₁⟩",
         meaning="how far the previous step went: 0 if the slope along it did not change, 1 if it reached the minimum "
         "along it; at each recorded step after a recorded one on the same batches, if gradients were cleared before "
         "both",
@@ -222,7 +222,7 @@ _STEPS = (
     Quantity(
         "stale_gradient",
         label="leftover gradient",
-        equation=r"\|\nabla\mathcal{L}_{\mathrm{left}}\| / \|\nabla\mathcal{L}_{t-1}\|",
+        equation="‖∇L_left‖ / ‖∇Lₜ₋₁‖",
         meaning="norm of the gradients at the start of the step's first backward pass, over that of the gradients that "
         "the last step used; 0 if any of its backward passes starts without; of the parameters that the model's output "
         "depends on, at each recorded step after a recorded one",
@@ -239,7 +239,7 @@ _GROUPS = (
             "norm",
             label="norm",
             unit="W",
-            equation=r"\|W\|_F",
+            equation="‖W‖_F",
             meaning="Frobenius norm of the parameter W",
             high="the weight grows",
             low="the weight shrinks",
@@ -249,7 +249,7 @@ _GROUPS = (
             "gradient_norm",
             label="gradient norm",
             unit="L/W",
-            equation=r"\|\nabla_W\mathcal{L}\|_F",
+            equation="‖∇W‖_F",
             meaning="Frobenius norm of its gradient",
             high="gradients explode",
             low="gradients vanish",
@@ -259,7 +259,7 @@ _GROUPS = (
         Quantity(
             "relative_gradient_norm",
             label="relative gradient norm",
-            equation=r"\|\nabla_W\mathcal{L}\|_F / \|W\|_F",
+            equation="‖∇W‖_F / ‖W‖_F",
             meaning="gradient_norm divided by norm",
             high="each step changes the parameter a lot",
             low="the parameter hardly trains",
@@ -270,7 +270,7 @@ _GROUPS = (
         Quantity(
             "update_ratio",
             label="update-to-weight ratio",
-            equation=r"\|W_{t+1} - W_t\|_F / \|W_t\|_F",
+            equation="‖Wₜ₊₁ − Wₜ‖_F / ‖Wₜ‖_F",
             meaning="norm of the change of W by this optimizer step, divided by norm",
             high="steps overwrite the parameter",
             low="the optimizer hardly moves the parameter",
@@ -283,7 +283,7 @@ _GROUPS = (
         Quantity(
             "unchanged_fraction",
             label="unchanged weights",
-            equation=r"\#\{w^* = w_0\} / \#\{w\}",
+            equation="#{w = w₀} / #{w}",
             meaning="fraction of entries that equal their initial value",
             high="no gradient arrives",
             low="every weight has moved",
@@ -295,8 +295,7 @@ _GROUPS = (
             Quantity(
                 name,
                 label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
-                equation=rf"\#\{{|(w^* - w_0) / w^*| > {threshold}, |w^*| \geq 10^{{-4}}\}}"
-                r" / \#\{|w^*| \geq 10^{-4}\}",
+                equation=f"#{{|w − w₀| / |w| > {threshold}, |w| ≥ 10⁻⁴}} / #{{|w| ≥ 10⁻⁴}}",
                 meaning=f"fraction of the entries with |w| >= 1e-4 for which |w - w_0| / |w| exceeds {threshold}; "
                 "for attention vectors, fraction of all entries for which |w - w_0| does",
                 high="the layer has trained",
@@ -311,7 +310,7 @@ _GROUPS = (
         Quantity(
             "significant_fraction",
             label="weights of at least 1e-4",
-            equation=r"\#\{|w^*| \geq 10^{-4}\} / \#\{w\}",
+            equation="#{|w| ≥ 10⁻⁴} / #{w}",
             meaning="fraction of entries with |w| >= 1e-4, which are those that count in the fractions that changed; 1 "
             "for attention vectors, of which all entries count",
             high="all weights count",
@@ -328,7 +327,7 @@ _GROUPS = (
         0.5,
         _non_finite("W", "W"),
         replace(
-            _non_finite(r"(\nabla_W\mathcal{L})", "its gradient"),
+            _non_finite("∇W", "its gradient"),
             name="gradient_non_finite",
             label="NaN and infinities of the gradient",
         ),
@@ -341,11 +340,11 @@ _GROUPS = (
             "relative",
             "",
             "|w - w_0| / |w| over the entries with |w| >= 1e-4",
-            r"|(w_t - w_0) / w_t|, \quad |w_t| \geq 10^{-4}",
+            "|w − w₀| / |w|, |w| ≥ 10⁻⁴",
             " of the weights of at least 1e-4",
             "significant_fraction",
         ),
-        *_quantiles("absolute", "W", "|w - w_0| over all entries", r"|w_t - w_0|"),
+        *_quantiles("absolute", "W", "|w - w_0| over all entries", "|w − w₀|"),
     ),
     _group(
         "spectral_norms",
@@ -355,7 +354,7 @@ _GROUPS = (
             "spectral_norm",
             label="spectral norm",
             unit="W",
-            equation=r"\|W\|_2",
+            equation="‖W‖₂",
             meaning="largest singular value of W, with all axes but the first flattened; null for vectors",
             high="the layer can amplify differences and gradients",
             low="the layer shrinks differences and gradients",
@@ -373,7 +372,7 @@ _GROUPS = (
                 "output_norm",
                 label="norm",
                 unit="X",
-                equation=r"\|X\|_F",
+                equation="‖X‖_F",
                 meaning="Frobenius norm of X, which has a column for each channel, and a row for each node of each "
                 "signal or each place of each sample",
                 high="values explode",
@@ -385,7 +384,7 @@ _GROUPS = (
                 "mu",
                 label="mu",
                 unit="X",
-                equation=r"\mu(X) = \|X - \mathbf{1}\gamma_{X}\|_F",
+                equation="μ(X) = ‖X − 1γᵀ‖_F, γ = Xᵀ1 / N",
                 meaning="distance of X from its mean over the nodes",
                 high="nodes differ",
                 low="nodes are alike, or everything vanishes",
@@ -396,7 +395,7 @@ _GROUPS = (
             Quantity(
                 "relative_mu",
                 label="relative mu",
-                equation=r"\mu(X) / \|X\|_F",
+                equation="μ(X) / ‖X‖_F",
                 meaning="mu divided by the norm of X",
                 high="nodes differ",
                 low="nodes are alike: oversmoothing",
@@ -408,7 +407,7 @@ _GROUPS = (
             Quantity(
                 "dead_fraction",
                 label="dead units",
-                equation=r"\#\{i : X_{:,i} = 0\} / d",
+                equation="#{i : X[:, i] = 0} / d",
                 meaning="fraction of the columns (channels) of X that are zero at every node",
                 high="many units are never active",
                 low="every unit is active at some node",
@@ -425,7 +424,7 @@ _GROUPS = (
             "attention_entropy",
             label="mean attention entropy",
             unit="nat",
-            equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij}",
+            equation="meanᵢ(−Σⱼ αᵢⱼ log αᵢⱼ)",
             meaning="mean over the nodes of the entropy of their attention; if null, a note says why",
             high="attention is spread evenly",
             low="attention is on one neighbor",
@@ -434,7 +433,7 @@ _GROUPS = (
         Quantity(
             "relative_attention_entropy",
             label="relative attention entropy",
-            equation=r"-\sum_j \alpha_{ij} \log \alpha_{ij} / \log d_i",
+            equation="meanᵢ(−Σⱼ αᵢⱼ log αᵢⱼ / log dᵢ), dᵢ ≥ 2",
             meaning="the same divided by its maximum, that of uniform attention",
             high="attention is spread evenly",
             low="attention is on one neighbor",
@@ -443,7 +442,7 @@ _GROUPS = (
         Quantity(
             "attention_peak",
             label="nodes that attend to one neighbor",
-            equation=r"\#\{i : \max_j \alpha_{ij} > 0.99\} / \#\{i : d_i \geq 2\}",
+            equation="#{i : maxⱼ αᵢⱼ > 0.99, dᵢ ≥ 2} / #{i : dᵢ ≥ 2}",
             meaning="fraction of the nodes with at least two neighbors whose largest coefficient exceeds 0.99",
             high="attention is saturated and cannot learn",
             low="attention is spread over several neighbors",
@@ -459,7 +458,7 @@ _GROUPS = (
                 "dirichlet_energy",
                 label="Dirichlet energy",
                 unit="X^2",
-                equation=r"\mathrm{tr}(X^\top (D - A) X)",
+                equation="½ Σᵢⱼ Aᵢⱼ ‖Xᵢ − Xⱼ‖²",
                 meaning="Dirichlet energy of X: half the sum of |x_i - x_j|^2 over the edges, each in both directions; "
                 "summed over all signals if X is a batch of signals on one graph",
                 high="neighbors differ",
@@ -472,9 +471,9 @@ _GROUPS = (
             Quantity(
                 "rayleigh_quotient",
                 label="Rayleigh quotient of the symmetric Laplacian",
-                equation=r"\mathrm{tr}(X^\top (I - D^{-1/2} A D^{-1/2}) X) / \|X\|_F^2",
+                equation="½ Σᵢⱼ Aᵢⱼ ‖Xᵢ/√dᵢ − Xⱼ/√dⱼ‖² / ‖X‖_F²",
                 meaning="symmetrically normalized Dirichlet energy divided by the squared norm of X, both of all "
-                "signals together",
+                "signals together; the degrees d count a self loop at each node",
                 high="neighbors differ",
                 low="neighbors are alike",
                 paper=_ENERGY,
@@ -492,7 +491,7 @@ _GROUPS = (
             Quantity(
                 "mad",
                 label="mean cosine distance",
-                equation=r"\mathrm{mean}_i\,\mathrm{mean}_j\,(1 - \cos(X_i, X_j))",
+                equation="meanᵢ meanⱼ (1 − cos(Xᵢ, Xⱼ)), Aᵢⱼ ≠ 0",
                 meaning="mean cosine distance between the rows of X that edges join, in each signal apart; distances "
                 "of the size of rounding errors are left out",
                 high="nodes point in different directions",
@@ -511,7 +510,7 @@ _GROUPS = (
             Quantity(
                 "effective_rank",
                 label="effective rank",
-                equation=r"\exp(-\sum_k p_k \log p_k),\ p_k = \sigma_k(X) / \sum_j \sigma_j(X)",
+                equation="exp(−Σₖ pₖ log pₖ), pₖ = σₖ(X) / Σⱼ σⱼ(X)",
                 meaning="exponential of the entropy of the singular values of X",
                 high="all directions are used",
                 low="all rows are proportional",
@@ -522,7 +521,7 @@ _GROUPS = (
             Quantity(
                 "numerical_rank",
                 label="numerical rank",
-                equation=r"\|X\|_F^2 / \|X\|_2^2",
+                equation="‖X‖_F² / ‖X‖₂²",
                 meaning="squared Frobenius norm of X divided by its squared spectral norm",
                 high="all directions are used",
                 low="all rows are proportional",
@@ -540,7 +539,7 @@ _GROUPS = (
             "delta",
             label="delta",
             unit="L",
-            equation=r"\delta = \sum_k e_k \langle w_k, \partial\mathcal{L}/\partial w_k \rangle",
+            equation="δ = Σₖ eₖ ⟨wₖ, ∂L/∂wₖ⟩",
             meaning="sum_k e_k <w_k, dL/dw_k>, zero if the law holds",
             high="the law is violated: the gradients are not those of this function",
             low="the law holds",
@@ -551,7 +550,7 @@ _GROUPS = (
             "c",
             label="c",
             unit="W^2",
-            equation=r"c = \sum_k e_k \|w_k\|^2",
+            equation="c = Σₖ eₖ ‖wₖ‖²",
             meaning="sum_k e_k |w_k|^2, constant under gradient flow",
             high="incoming weights outweigh attention and outgoing weights, which can hardly train",
             low="outgoing weights outweigh incoming ones",
@@ -561,8 +560,8 @@ _GROUPS = (
             "predicted_c",
             label="predicted c",
             unit="W^2",
-            equation=r"c_{t} = (1 - \eta\lambda)^2 c_{t-1} + \eta^2 \sum_k e_k \|g_k\|^2",
-            meaning="c after the previous optimizer step if delta is zero",
+            equation="cₜ = (1 − ηλ)² cₜ₋₁ + η² Σₖ eₖ ‖∂L/∂wₖ‖²",
+            meaning="c after the previous optimizer step if delta is zero; the equation is that of plain SGD",
             high="as for c",
             low="as for c",
             paper=_BALANCE,
@@ -579,12 +578,14 @@ STORED: Final = (
         "dead_rows",
         "parameters",
         label="rows of zeros",
+        equation="#{i : W[i, :] = 0}",
         meaning="number of rows of a feature weight that are all zero: neurons without incoming weights",
     ),
     Quantity(
         "dead_columns",
         "parameters",
         label="columns of zeros",
+        equation="#{j : W[:, j] = 0}",
         meaning="number of columns of a feature weight that are all zero: inputs that are not used",
     ),
     Quantity(
@@ -592,6 +593,7 @@ STORED: Final = (
         "parameters",
         label="second moment",
         unit="(L/W)^2",
+        equation="‖v‖_F",
         meaning="Frobenius norm of Adam's exp_avg_sq; zero if no gradient ever arrived",
     ),
 )

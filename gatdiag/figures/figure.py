@@ -39,7 +39,7 @@ class Figure:
         data: Runs (and options) -> the tidy table that is drawn.
         draw_table: Draws that table, which is not empty, on a matplotlib Figure or SubFigure. Computes nothing.
         height: The table and a width in inches -> a suitable height in inches.
-        equation: LaTeX, without dollar signs; "" if there is nothing to define.
+        equation: Unicode text; "" if there is nothing to define.
         applies_to: Whether some runs have what the figure shows, and differ in what it compares.
         shared_options: Runs -> the options of `data` that make separate drawings of them comparable by eye.
     """
@@ -89,7 +89,7 @@ def axis_label(column: str) -> str:
 
 def equations(*columns: str) -> str:
     """The definitions of some "table.column"."""
-    return r", \quad ".join(get_quantity(column).equation for column in columns)
+    return "; ".join(get_quantity(column).equation for column in columns)
 
 
 def tidy(parts: Sequence[pd.DataFrame], *columns: str) -> pd.DataFrame:

@@ -139,7 +139,7 @@ CHOSEN_LAYERS = Figure(
     interpretation="The two axes differ: read the values. Attention orders of magnitude below the features it weights "
     "hardly trains. Balanced attention vectors start close to zero, so that their ratio starts high and falls. "
     "A line that starts late belongs to weights that were initialized to zero, where the ratio is undefined.",
-    equation=r"\|\nabla_{W^l}\mathcal{L}\|_F / \|W^l\|_F, \quad \|\nabla_{a^l}\mathcal{L}\|_2 / \|a^l\|_2",
+    equation="‖∇Wˡ‖_F / ‖Wˡ‖_F; ‖∇aˡ‖₂ / ‖aˡ‖₂",
     paper=f"{GATS}, figure 5",
     group="gradients",
     needs=(_RELATIVE,),

@@ -136,7 +136,7 @@ SMOOTHING_BY_LAYER = Figure(
     "gradient that falls toward 0 from the last layer to the first is oversmoothing of gradients. If μ falls only as "
     "fast as the norm, outputs or gradients vanish, which is a different problem. μ of the gradient that grows toward "
     "the first layer is gradient expansion.",
-    equation=equations("layers.mu") + r", \quad \gamma_X = \mathbf{1}^\top X / N",
+    equation=equations("layers.mu"),
     paper=TAMING,
     group="smoothing",
     needs=tuple(f"layers.{column}" for column in COLUMNS),

@@ -96,7 +96,7 @@ CHANGED_FRACTION = Figure(
     "exceeds 0.05 and 0.5, and the fraction of attention weights whose absolute change does. " + _TRAINED,
     interpretation="Bars near zero are layers that still have their initial weights. In a network that trains, all "
     "layers change, including those in the middle.",
-    equation=r"\#\{|(w^* - w_0) / w^*| > \tau\} / \#\{|w^*| \geq 10^{-4}\}, \quad \#\{|a^* - a_0| > \tau\} / \#\{a\}",
+    equation="#{|w − w₀| / |w| > τ, |w| ≥ 10⁻⁴} / #{|w| ≥ 10⁻⁴}; #{|a − a₀| > τ} / #{a}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",
     needs=tuple(f"parameters.{column}" for column in _CHANGED),
@@ -183,7 +183,7 @@ CHANGE_BOXES = Figure(
     "quantiles; dash: maximum; triangle on the axis: median exactly 0. " + _TRAINED,
     interpretation="Layers whose median is orders of magnitude below the others have not trained. A relative change "
     "of 2 is a weight that flipped its sign.",
-    equation=r"|(w^* - w_0) / w^*|, \quad |a^* - a_0|",
+    equation="|w − w₀| / |w|, |w| ≥ 10⁻⁴; |a − a₀|",
     paper=f"{GATS}, figure 11",
     group="changes",
     needs=("parameters.relative_change_q50", "parameters.absolute_change_q50"),

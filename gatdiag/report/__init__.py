@@ -5,7 +5,6 @@
     story       sentences about the training and its outcome
     plots       figures with captions and data
     tables      sortable tables
-    equations   LaTeX -> MathML
     templates/  HTML, CSS and JavaScript
 
 The verdict comes from `gatdiag.diagnosis`. All text from the user is escaped by a template, or inside an image.

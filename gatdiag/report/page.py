@@ -18,7 +18,6 @@ import gatdiag
 from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import join_names, one_line, replace_invisible, short
-from gatdiag.report.equations import equation
 from gatdiag.report.sections import MAX_FULL_RUNS, RunSection, comparison, run_sections
 from gatdiag.report.tables import cell_text, sort_key
 from gatdiag.run import Run, load
@@ -160,7 +159,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell_text, "number": number, "sort_key": sort_key, "equation": equation}
+    environment.filters |= {"cell": cell_text, "number": number, "sort_key": sort_key}
     return environment
 
 

@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from markupsafe import Markup
 
 from gatdiag.diagnosis.wording import TIMES, number
 from gatdiag.names import one_line, short
 from gatdiag.quantities import THRESHOLDS, gradient_name
-from gatdiag.report.equations import equation
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import has_zero_norm, last_values, role_series
 
-Cell: TypeAlias = str | Markup | float | None  # None: not measured
+Cell: TypeAlias = str | float | None  # None: not measured
 
 _LONGEST = 80  # characters of a name
 _LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
@@ -67,7 +65,7 @@ def cell_text(cell: Cell) -> str:
     if cell is None:
         return "\N{EN DASH}"
     if isinstance(cell, str):
-        return cell if isinstance(cell, Markup) or not cell else one_line(cell)
+        return one_line(cell) if cell else ""
     return number(cell)
 
 
@@ -265,13 +263,12 @@ def _schedule(cadence: Mapping[str, Any]) -> dict[str, object]:
 def _table_of_quantities(run: Run, anchor: str) -> Table:
     known = [run.quantity(entry.get("table"), entry["name"]) for entry in run.meta["quantities"]]
     rows = [
-        [q.label, ".".join(filter(None, (q.table, q.name))), q.unit, equation(q.equation), q.high, q.low, q.paper]
-        for q in known
+        [q.label, ".".join(filter(None, (q.table, q.name))), q.unit, q.equation, q.high, q.low, q.paper] for q in known
     ]
     note = (
-        "The columns of the run's tables. X is a layer's output, W (or w) a parameter, L the loss, η the learning "
-        "rate, λ the weight decay. The unit shows how a value scales with them: one in L/W doubles if the loss doubles "
-        "and halves if the parameter doubles; one without a unit does not change."
+        "The columns of the run's tables. X is a layer's output, W (or w) a parameter, L the loss, ∇W (or ∇X) its "
+        "gradient, η the learning rate, λ the weight decay. The unit shows how a value scales with them: one in L/W "
+        "doubles if the loss doubles and halves if the parameter doubles; one without a unit does not change."
     )
     columns = ["quantity", "column", "unit", "equation", "high", "low", "paper"]
     return Table("Recorded quantities", anchor, rows, columns, note, wraps=True)

@@ -39,7 +39,7 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
     laws                {"found": [{"name", "kind", "layer", "neuron", "count", "exact", "residual", "terms"}],
                         "excluded": [{"what", "reason"}], "error"}; each entry of `found` stands for `count`
                         consecutive laws, as `gatdiag.run.laws` describes
-    quantities          [{"name", "table", "label", "unit", "equation" (LaTeX), "paper", "high", "low"}] of the columns
+    quantities          [{"name", "table", "label", "unit", "equation", "paper", "high", "low"}] of the columns
     cadence             {"every", "budget", "metrics", "groups"}: which steps were recorded, and what at which of them
     optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order of their
                         first steps; those of the same step that differ in their parameters only are one entry

@@ -165,10 +165,15 @@ class Run:
         raise InputError(f"{files.parquet_path(self.folder, name)} is missing, though the run was sealed")
 
     def quantity(self, table: TableName, column: str) -> Quantity:
-        """The description of a column that is stored in the run; for a logged scalar, only its name."""
+        """The description of a column that is stored in the run; for a logged scalar, only its name.
+
+        The equation is that of the catalog if it has the column: older runs hold LaTeX.
+        """
         entries = (entry for entry in self.meta["quantities"] if (entry.get("table"), entry["name"]) == (table, column))
         known: dict[str, object] = next(entries, {})
         texts: dict[str, Any] = {key: str(known.get(key) or "") for key in ("unit", "equation", "paper", "high", "low")}
+        in_catalog = {each.name: each.equation for each in tables.measured_columns(table)}
+        texts["equation"] = in_catalog.get(column, texts["equation"])
         return Quantity(column, table, label=str(known.get("label") or column), **texts)
 
     def snapshot(self, name: str) -> Arrays | None:

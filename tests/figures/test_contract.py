@@ -5,7 +5,6 @@ from importlib import import_module
 
 import pandas as pd
 import pytest
-from matplotlib.mathtext import MathTextParser
 
 from gatdiag.figures import FIGURES, table
 from tests.figures.canvas import drawn, luminance, words
@@ -41,7 +40,7 @@ def test_its_facts_are_complete_and_its_data_tidy(figure, runs, grown, shown):
     assert figure.caption.endswith(".")
     assert figure.interpretation.endswith(".")
     assert all(column.split(".")[0] in ("steps", "layers", "parameters", "neurons") for column in figure.needs)
-    MathTextParser("path").parse(f"${figure.equation}$" if figure.equation else "none")
+    assert not {*"\\$"} & {*figure.equation}
     values, _ = shown(figure)
     assert isinstance(values, pd.DataFrame)
     assert len(values)

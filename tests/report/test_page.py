@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import os
 import re
 from collections.abc import Iterator
@@ -318,3 +319,11 @@ def test_a_folder_comes_once_and_that_is_said(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.warns(UserWarning, match="shown once"):
         assert unique_labels([run, gatdiag.load(tmp_path / "x" / ".." / "run")]) == [run]
+
+
+def test_the_equations_of_figures_and_quantities_are_on_the_page(stuck, page):
+    text = html.unescape(page)
+    drawn = [figure.equation for figure in figures_for(stuck) if figure.equation]
+    assert drawn
+    assert not [equation for equation in drawn if f"<p>{equation}</p>" not in text]
+    assert not [each["name"] for each in stuck.meta["quantities"] if f">{each['equation']}</td>" not in text]

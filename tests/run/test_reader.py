@@ -96,12 +96,19 @@ class TestFrames:
 
 
 def test_quantities_come_from_the_metadata_or_are_the_bare_column(tmp_path):
-    known = {"name": "mu", "table": "layers", "label": "mu of X", "unit": "X", "equation": r"\mu", "high": 3}
+    known = {"name": "mu_2", "table": "layers", "label": "mu of X", "unit": "X", "equation": "μ₂", "high": 3}
     Store.create(tmp_path / "run", {"quantities": [{**known, "paper": None}]}).close()
     run = load(tmp_path / "run")
-    expected = Quantity("mu", "layers", label="mu of X", unit="X", equation=r"\mu", high="3")
-    assert run.quantity("layers", "mu") == expected
+    expected = Quantity("mu_2", "layers", label="mu of X", unit="X", equation="μ₂", high="3")
+    assert run.quantity("layers", "mu_2") == expected
     assert run.quantity("steps", "val_f1") == Quantity("val_f1", "steps", label="val_f1")
+
+
+@pytest.mark.parametrize("known", [quantities.quantity("layers", "mu"), *quantities.STORED], ids=lambda each: each.name)
+def test_an_older_run_with_latex_shows_the_equation_of_the_catalog(tmp_path, known):
+    old = {"name": known.name, "table": known.table, "label": known.label, "equation": r"\|X\|_F"}
+    Store.create(tmp_path / "run", {"quantities": [old]}).close()
+    assert load(tmp_path / "run").quantity(known.table, known.name).equation == known.equation
 
 
 @pytest.mark.parametrize("collapse", [False, True])

@@ -190,10 +190,10 @@ def test_dropout_of_attention_acts_in_training_only(kind):
     ("wrong", "message"),
     [
         ({"model": "gnn"}, "model to be one of gat, gatv2.*'gnn'"),
-        ({"layers": 0}, "layers to be 1 or more, got 0"),
+        ({"layers": 0}, "Expected 1 or more layers, got 0"),
         ({"dropout": 1.0}, r"dropout to be in \[0, 1\)"),
         ({"model": "gcn", "heads": 2}, "heads=2 expects model to be one of gat,.* got gcn"),
-        ({"model": "gat", "share_weights": False}, "share_weights=False expects model to be one of gatv2, omega-gat"),
+        ({"model": "gat", "share_weights": False}, "expects the model to be one of gatv2, omega-gat, got gat"),
         ({"model": "sgc", "residual": True}, "residual=True expects model"),
         ({"norm": "graphnorm"}, "norm to be one of none, pairnorm"),
     ],

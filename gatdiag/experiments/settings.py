@@ -66,8 +66,8 @@ class Network:
         )
         for name, is_set, models in requirements:
             if is_set and self.model not in models:
-                setting = f"The setting {_words(name)} ({getattr(self, name)})"
-                raise InputError(f"{setting} expects the model to be one of {', '.join(models)}, got {self.model}")
+                given = f"{_words(name)}={getattr(self, name)}"
+                raise InputError(f"{given} expects model to be one of {', '.join(models)}, got {self.model}")
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_dropout_of_attention_acts_in_training_only(kind):
         ({"layers": 0}, "Expected 1 or more layers, got 0"),
         ({"dropout": 1.0}, r"dropout to be in \[0, 1\)"),
         ({"model": "gcn", "heads": 2}, "heads=2 expects model to be one of gat,.* got gcn"),
-        ({"model": "gat", "share_weights": False}, "expects the model to be one of gatv2, omega-gat, got gat"),
+        ({"model": "gat", "share_weights": False}, "share weights=False expects model to be one of gatv2, omega-gat"),
         ({"model": "sgc", "residual": True}, "residual=True expects model"),
         ({"norm": "graphnorm"}, "norm to be one of none, pairnorm"),
     ],

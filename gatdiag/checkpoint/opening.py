@@ -174,6 +174,11 @@ def convert_errors(path: Path) -> Iterator[None]:
     The libraries that read files document no errors: a damaged file can make them raise anything.
     """
     try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        reason = "its name is not valid UTF-8, in which torch and safetensors open files: rename it"
+        raise InputError(f"Cannot read {format_path(path)}: {reason}") from error
+    try:
         yield
     except InputError as error:
         raise type(error)(f"Cannot read {format_path(path)}: {error}") from error

@@ -42,6 +42,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the gr
 }
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2
+_CLOSED_PIPE: Final = 128 + 13  # as of a program that SIGPIPE ends; 1 is that of --fail-on
 
 # What typer raises if a command line is wrong; it is of the copy of click that typer contains.
 _UsageError: Final[Any] = typer.BadParameter.__base__
@@ -71,12 +72,15 @@ class _Group(TyperGroup):
                 error.show()
             else:
                 path = error.ctx.command_path if error.ctx else "gatdiag"
-                text = printable(" ".join(error.format_message().split())).rstrip(".")
-                _print_error(f"{text}: see {path} --help")
+                text = printable(" ".join(error.format_message().split()))
+                is_question = text.endswith("?")
+                _print_error(f"{text} See {path} --help" if is_question else f"{text.rstrip('.')}: see {path} --help")
             status = error.exit_code
         except typer.Abort:
             _print_error("interrupted")
             status = INTERRUPTED
+        except SystemExit as error:  # click's, with status 1, after a broken pipe
+            status = _CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else error.code
         sys.exit(status or 0)
 
 
@@ -187,7 +191,7 @@ def main() -> None:
                 sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
-        raise SystemExit(1) from None
+        raise SystemExit(_CLOSED_PIPE) from None
     except OSError as error:  # such as a full disk
         _discard_output()
         _print_error(f"cannot print: {error.strerror or error}")

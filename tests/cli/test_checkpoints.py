@@ -199,6 +199,16 @@ class TestFiles:
             assert "torch.save(model.state_dict(), FILE)" in line
             assert not marker.exists()
 
+    def test_a_file_whose_name_is_not_utf_8_is_to_be_renamed(self, tmp_path):
+        path = tmp_path / "na\udcffme.pt"
+        torch.save({"weight": torch.ones(2, 2)}, (tmp_path / "name.pt"))
+        (tmp_path / "name.pt").rename(path)
+        done = run("inspect", path)
+        assert done.exit_code == 2
+        (line,) = done.stderr.splitlines()
+        assert "its name is not valid UTF-8" in line
+        assert line.endswith("rename it")
+
     @pytest.mark.parametrize("with_model", [False, True])
     def test_each_file_is_opened_once(self, saved, monkeypatch, with_model):
         opens = count_opens(monkeypatch)

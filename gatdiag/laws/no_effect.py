@@ -5,6 +5,9 @@ nonsmooth operations a network is analytic, and what an analytic function does n
 does not depend on anywhere. So the graph is cut at these operations: their inputs count as outputs of the model, and
 their results are perturb into general position (a layer with only dead units would feed zeros to the next, whose
 attention over equal rows would seem to have no effect). Saturation shows at weights of another size.
+
+All of this is said of one graph: over few edges more cancels than over many. So such entries are reported, and stay in
+laws.
 """
 
 from collections import defaultdict

@@ -1,18 +1,16 @@
-"""Recorder: a training loop -> a run, without changing the training.
+"""Recorder: a training loop -> a run. It only observes: it never calls the user's code, and changes nothing.
 
-A value of mu takes this way: torch's hook -> `LayerRecorder` -> `ForwardPass` (until the step) -> `Backlog` (until
-several steps are measured together) -> `Writer` -> the store.
+A value of mu takes this way: torch's hook -> `ModuleHooks` -> `StepRecorder` -> `LayerMeasurer` -> `Sample` (until the
+end of the step) -> `SampleBuffer` (until several steps are measured together) -> `Writer` -> the store.
 
-- `recorder`: brings all parts together; `settings`: the arguments of `watch`
-- `layers`: modules -> rows of `layers`, with `attention`; `channels`: which axis of an output has the channels;
-  `edges`: which has the nodes, and the edges between them; `deferred`: on an accelerator, outputs that wait
-- `optimizers`: notices optimizer steps; `backward`: backward passes; `schedule`: which steps are recorded
-- `backlog`: copies of the weights and gradients of steps, which wait to be measured together
-- `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`
-- `model`: the recording plan, made at the first training forward pass; `tape`: traces training that calls parts of a
-  model instead of the model
-- `signals`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient
-- `batches`: which batches the gradients of a step are of, and what was left of the step before
+- `session`: start, end, and what a loop calls; `settings`: the arguments of `watch`
+- `step`: what happens between two updates; `samples`: what is known of a step; `budget`: which steps are recorded
+- `hooks`: torch's hooks -> events
+- `measure`: tensors -> columns of the tables `layers`, `parameters`, `neurons` (laws) and `steps`
+- `plan`: what of a model is recorded, and its laws, decided before the first update
+- `buffer`: samples that wait to be measured together
+- `inspection`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient; `batches`:
+  which batches the gradients of a step are of, and what was left of the step before
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
 - `guard`: turns exceptions into warnings; `alarm`: warns of training errors
@@ -23,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS
-    from gatdiag.recorder.backlog import Status
+    from gatdiag.recorder.buffer import Status
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
-    from gatdiag.recorder.recorder import Recorder
-    from gatdiag.recorder.schedule import Every
+    from gatdiag.recorder.session import Recorder
+    from gatdiag.recorder.budget import Every
     from gatdiag.recorder.settings import Metrics, Patterns, Settings, select
 
 __all__ = [
@@ -44,10 +42,10 @@ __all__ = [
 
 _HOME = {
     "GROUPS": "gatdiag.quantities",
-    "Status": "gatdiag.recorder.backlog",
+    "Status": "gatdiag.recorder.buffer",
     **dict.fromkeys(("Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
-    "Every": "gatdiag.recorder.schedule",
-    "Recorder": "gatdiag.recorder.recorder",
+    "Every": "gatdiag.recorder.budget",
+    "Recorder": "gatdiag.recorder.session",
     **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),
 }
 

@@ -6,17 +6,15 @@ begins without gradients shows that they have been cleared: what the passes befo
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.metrics.smoothing import as_rows
-from gatdiag.recorder.weights import as_real
-
-if TYPE_CHECKING:
-    from gatdiag.recorder.backlog import Sample
+from gatdiag.recorder.measure.parameters import as_real
+from gatdiag.recorder.samples import Sample
 
 _MAX_BATCHES: Final = 64  # of one step; steps with more are not compared
 _Use: TypeAlias = tuple[int, Tensor]  # number of a batch, and which rows of the output have a gradient
@@ -28,7 +26,6 @@ class Batches:
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[int, int], ...], tuple[int, list[weakref.ref[Tensor]]]] = {}  # of identities
         self._count = 0
-        self._pass = -1  # number of the last backward pass
         self._latest: list[_Use] = []  # in that pass
         self._uses: list[_Use] = []  # in this step, since gradients were cleared
         self._last_uses: list[_Use] = []  # in the last step
@@ -47,36 +44,36 @@ class Batches:
         self._known[key] = self._count, [weakref.ref(x) for x in inputs]
         return self._count, True
 
-    def on_output_gradient(self, batch: int, gradient: Tensor, parameters: Iterable[Tensor]) -> bool | Tensor:
-        """Called in a backward pass, with the gradient of the model's output.
+    def on_backward_start(self, gradients: list[tuple[Tensor, Tensor]]) -> bool:
+        """Called at the beginning of a backward pass.
 
         Args:
-            batch: Number of the batch.
-            gradient: Of the output.
-            parameters: Those that the output depends on. When the pass reaches the output, it may have added to the
-                gradients of others: the loop may call a head itself.
+            gradients: Parameters that the output depends on, with their gradients.
 
         Returns:
-            Whether batch and rows are those of the last time.
+            Whether gradients were cleared before; False if that is not known without waiting for the device.
         """
-        if (number := torch._C._current_graph_task_id()) != self._pass:
-            self._pass = number
-            self._begin_pass([(tensor, tensor.grad) for tensor in parameters if tensor.grad is not None])
-        last, self._latest = self._latest, [(batch, (as_rows(gradient.detach()) != 0).any(1))]
-        self._uses += self._latest if len(self._uses) < _MAX_BATCHES else []
-        return _are_alike(last, self._latest)
-
-    def _begin_pass(self, gradients: list[tuple[Tensor, Tensor]]) -> None:
         norm = _norm(gradient for _, gradient in gradients)
-        is_cleared = norm.is_cpu and not norm  # reading it from an accelerator would wait
+        is_cleared = norm.is_cpu and not norm
         if is_cleared:
             self._uses = []
         if is_cleared or self._leftover is None:
             self._leftover, self._leftover_gradients = norm, gradients
         elif not self._leftover.is_cpu:
             self._leftover = torch.where(norm == 0, norm, self._leftover)
+        return is_cleared
 
-    def before_step(self, sample: "Sample") -> None:
+    def on_output_gradient(self, batch: int, gradient: Tensor) -> bool | Tensor:
+        """Called in a backward pass, with the number of a batch and the gradient of the model's output for it.
+
+        Returns:
+            Whether batch and rows are those of the last time.
+        """
+        last, self._latest = self._latest, [(batch, (as_rows(gradient.detach()) != 0).any(1))]
+        self._uses += self._latest if len(self._uses) < _MAX_BATCHES else []
+        return _are_alike(last, self._latest)
+
+    def before_step(self, sample: Sample) -> None:
         """Called before the weights move; adds to the sample of the step."""
         if self._leftover is not None:
             # if the backward pass replaced the old gradients, nothing was added to them

@@ -20,7 +20,6 @@ class FirstNonFinite:
 
 def first_non_finite(
     tables: Mapping[str, Mapping[str, Any]],
-    watched: Mapping[str, Any],
     layers: Sequence[str],
     parameters: Sequence[tuple[str, str]],
 ) -> FirstNonFinite | None:
@@ -31,7 +30,6 @@ def first_non_finite(
 
     Args:
         tables: Name -> columns of the rows.
-        watched: Columns "step", "parameter" and "gradient_norm" of steps that are not recorded.
         layers: Names of the layers.
         parameters: Layer and name of each parameter.
     """
@@ -42,7 +40,6 @@ def first_non_finite(
         ("output", of_layers, "output_norm", "non_finite", False),
         ("output gradient", of_layers, "output_gradient_norm", "gradient_non_finite", True),
         ("gradient", of_parameters, "gradient_norm", "", True),
-        ("gradient", watched, "gradient_norm", "", True),
     ):
         values = np.ma.filled(columns.get(count or norm, np.zeros(0)), 0.0)
         rows = np.flatnonzero(values > 0 if count else ~np.isfinite(values))

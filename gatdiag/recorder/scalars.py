@@ -1,4 +1,4 @@
-"""Logged values -> scalars, from numbers, tensors and metric objects; also those that Lightning logs."""
+"""Logged values -> scalars of the table `steps`, from numbers, tensors and metric objects; also those of Lightning."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,6 +9,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from gatdiag.errors import InputError
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.measure.parameters import ParameterMeasurer
+from gatdiag.recorder.writer import Writer
 
 _LOSS = re.compile(r"(?i)(?!val|test|predict).*loss(_step)?")
 _PLAIN = re.compile(r"(?i)train(ing)?.?loss(_step)?")
@@ -53,7 +56,72 @@ def to_scalar(name: str, value: Any) -> float | Tensor:
     )
 
 
-class TrainerMetrics:
+class ScalarLog:
+    """The scalars of a run: those that the loop logs, that a trainer logs, and the loss.
+
+    A loss that is logged counts; else the one that `backward()` was called on, then that of a closure, then that of a
+    trainer.
+
+    Args:
+        model: The model.
+        guard: Contains failures.
+        best: Name of a scalar, at whose best value the parameters are saved, and whether larger is better.
+
+    Attributes:
+        writer: None until the recording starts.
+        parameters: What is saved at the best value; None until the first step.
+    """
+
+    def __init__(self, model: nn.Module, guard: Guard, best: tuple[str, bool] | None) -> None:
+        self._model, self._guard, self._best = model, guard, best
+        self._trainer = _TrainerMetrics(model)
+        self._logs_loss = self._is_loss_known = False
+        self.writer: Writer | None = None
+        self.parameters: ParameterMeasurer | None = None
+
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        """Log what the loop has logged."""
+        self._logs_loss |= "loss" in values
+        self._write(values, step)
+
+    def log_closure_loss(self, loss: Any, step: int) -> None:
+        """Log what a closure has returned."""
+        if isinstance(loss, Tensor | float):
+            self.add_measured({"loss": loss * self._trainer.batches_per_step}, step)
+
+    def add_measured(self, values: Mapping[str, Any], step: int) -> None:
+        """Log a loss, unless the loop logs it or a better one is known."""
+        if self.writer is None or self._logs_loss or not values or "loss" in self.writer.row(step):
+            return
+        self._is_loss_known = True
+        self._write(values, step)
+
+    def log_trainer(self, step: int) -> None:
+        """Log what a trainer has logged since the last call."""
+        if "_trainer" not in vars(self._model):
+            return
+        values = self._guard("metrics logged by the trainer", self._trainer.take_new)
+        if not values:
+            return
+        loss = None if self._is_loss_known or self._logs_loss else find_training_loss(values)
+        self._write(values if loss is None else {**values, "loss": values[loss]}, step)
+
+    def _write(self, given: Mapping[str, Any], step: int) -> None:
+        if self.writer is None or not given:
+            return
+        values: dict[str, float | Tensor] = {}
+        for name, value in given.items():
+            if self.writer.can_log(name):
+                number = self._guard(f"values of {name!r}", to_scalar, name, value)
+                if number is not None:
+                    values[name] = number
+        self.writer.row(step).update(values)
+        if self._best is not None and self._best[0] in values and self.parameters is not None:
+            value = float(values[self._best[0]])
+            self._guard("best parameters", self.writer.update_best, *self._best, value, step, self.parameters)
+
+
+class _TrainerMetrics:
     """Metrics that a LightningModule logs with `self.log`, read from its trainer without importing Lightning."""
 
     def __init__(self, model: nn.Module) -> None:

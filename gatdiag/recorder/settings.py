@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, TypeAlias
 from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
+from gatdiag.laws import Laws
 from gatdiag.quantities import GROUPS, Group, quantity
-from gatdiag.recorder.schedule import DEFAULT_BUDGET, Every
+from gatdiag.recorder.budget import DEFAULT_BUDGET, Every
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]
@@ -42,32 +43,26 @@ class Selection:
     name: str  # of the preset, or of the groups and columns
     every: Mapping[str, int]  # group -> number of records from one measurement to the next
     columns: frozenset[str]
-    law_search_seconds: float | None = None  # time limit of the search for laws; None: no limit
 
     def groups_due(self, record: int) -> frozenset[str]:
         """The groups that are measured at a record, counted from 0."""
         return frozenset(name for name, every in self.every.items() if record % every == 0)
 
 
-def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selection:
+def select(metrics: Metrics, *, laws: bool = True) -> Selection:
     """Resolve `metrics=`.
 
     Args:
         metrics: A preset, or names of groups and columns, which are then measured at every recorded step.
-        law_search_seconds: Time limit of the search for laws; 0: no search, and no columns that need laws.
+        laws: False leaves out columns that need laws.
 
     Raises:
-        InputError: A name is unknown, or `law_search_seconds` is not a number of seconds.
+        InputError: A name is unknown.
 
     Example:
         >>> select(["mu", "changes"]).every
         {'outputs': 1, 'changes': 1}
     """
-    seconds = law_search_seconds
-    if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-        raise InputError(
-            f"law_search_seconds= expects a number of seconds, 0 for no search or None for no limit; got {seconds!r}"
-        )
     if isinstance(metrics, str) and metrics in PRESETS:
         name, every = str(metrics), dict(PRESETS[metrics])
         columns = {column for group in every for column in GROUPS[group].columns}
@@ -78,10 +73,10 @@ def select(metrics: Metrics, law_search_seconds: float | None = None) -> Selecti
             group = GROUPS.get(given) or _group_of(given)
             every[group.name] = 1
             columns |= set(group.columns) if given in GROUPS else {given, quantity(group.table, given).counted} - {""}
-    if seconds == 0:
+    if not laws:
         every.pop("balance", None)
         columns -= set(GROUPS["balance"].columns)
-    return Selection(name, every, frozenset(columns), seconds)
+    return Selection(name, every, frozenset(columns))
 
 
 def _as_list(given: Any) -> list[Any]:
@@ -153,6 +148,7 @@ class Settings:
         optimizers: The only optimizers whose steps count; None: all that hold parameters of the model.
         scaler: The gradient scaler, if it is known.
         best: Name of the scalar at whose best value the parameters are saved, and whether larger is better.
+        laws: The laws of the model, if they are known already.
         layer_filter: Layer name -> whether it is recorded.
         name: Name of the run.
         overwrite: Delete the run in the folder.
@@ -161,12 +157,13 @@ class Settings:
         warn: Warn of training errors while the training runs.
     """
 
-    selection: Selection = field(default_factory=lambda: select("standard", 20.0))
+    selection: Selection = field(default_factory=lambda: select("standard"))
     every: Every = "auto"
     budget: float | None = None
     optimizers: list[Optimizer] | None = None
     scaler: Any = None
     best: tuple[str, bool] | None = None
+    laws: Laws | None = None
     layer_filter: Callable[[str], bool] = field(default_factory=make_layer_filter)
     name: str | None = None
     overwrite: bool = False

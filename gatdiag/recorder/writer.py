@@ -17,8 +17,9 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.model import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.settings import Settings
-from gatdiag.recorder.weights import Weights
+from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.run import Run, Store, load
+from gatdiag.run.files import snapshot_path
 from gatdiag.run.tables import is_logged
 from gatdiag.structure import Layer
 
@@ -84,8 +85,8 @@ class Writer:
         if optimizers != known and len(optimizers) <= _MAX_OPTIMIZERS:
             self._store.update_meta(optimizers=optimizers)
 
-    def write_plan(self, plan: RecordingPlan) -> bool:
-        """Describe the recorded layers and laws; returns True.
+    def write_plan(self, plan: RecordingPlan) -> None:
+        """Describe the recorded layers and laws.
 
         Raises:
             InputError: The run that is resumed is of another model.
@@ -97,26 +98,24 @@ class Writer:
             laws=meta.describe_laws(plan.recorded_laws, plan.excluded, plan.error),
         )
         self._layers = tuple(layer.name for layer in plan.layers)
-        self._parameters = plan.parameters
-        return True
+        self._parameters = plan.parameter_names
 
-    def save_initial(self, weights: Weights) -> None:
+    def save_initial(self, parameters: ParameterMeasurer) -> None:
         """Save the initial parameters; in a resumed run, measure changes against those that were saved."""
-        initial = load(self._store.folder).snapshot("initial") if self._resumed else None
-        if initial is None:
-            self.save_snapshot("initial", weights)
-        else:
-            weights.set_initial({name: torch.from_numpy(values) for name, values in initial.items()})
+        path = snapshot_path(self._store.folder, "initial")
+        if not (self._resumed and path.is_file()):
+            self.save_snapshot("initial", parameters)
+        parameters.set_initial(path)
 
-    def save_snapshot(self, name: str, weights: Weights) -> None:
+    def save_snapshot(self, name: str, parameters: ParameterMeasurer) -> None:
         """Save the current parameters."""
-        self._store.save_snapshot(name, weights.arrays())
+        self._store.save_snapshot(name, parameters.arrays())
 
-    def update_best(self, scalar: str, larger: bool, value: float, step: int, weights: Weights) -> None:
+    def update_best(self, scalar: str, larger: bool, value: float, step: int, parameters: ParameterMeasurer) -> None:
         """Save the parameters if the scalar is better than ever before."""
         if np.isnan(value) or (self._best is not None and (value <= self._best if larger else value >= self._best)):
             return
-        self.save_snapshot("best", weights)
+        self.save_snapshot("best", parameters)
         self._best = value
         best = {"name": scalar, "mode": "max" if larger else "min", "value": value, "step": step}
         self._store.update_meta(best=best)
@@ -153,16 +152,15 @@ class Writer:
                     rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
                 )
 
-    def write(self, tables: Mapping[Any, Mapping[str, Any]], watched: Mapping[str, Any], before: int) -> None:
+    def write(self, tables: Mapping[Any, Mapping[str, Any]], before: int) -> None:
         """Write the rows of several steps.
 
         Args:
             tables: Name -> columns.
-            watched: Gradient norms of steps that are not recorded, as columns.
             before: The rows of `steps` before this step are complete.
         """
         if self.first_non_finite is None:
-            self._guard("the place of the first NaN or infinity", self._find_first_non_finite, tables, watched)
+            self._guard("the place of the first NaN or infinity", self._find_first_non_finite, tables)
         for table, columns in tables.items():
             self._append(table, columns)
         self.saw_layers |= "layers" in tables
@@ -181,8 +179,8 @@ class Writer:
     def _append(self, table: Any, columns: Any) -> None:
         self._guard("new rows", self._store.append, table, columns)
 
-    def _find_first_non_finite(self, tables: Mapping[str, Mapping[str, Any]], watched: Mapping[str, Any]) -> None:
-        self.first_non_finite = first_non_finite(tables, watched, self._layers, self._parameters)
+    def _find_first_non_finite(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        self.first_non_finite = first_non_finite(tables, self._layers, self._parameters)
         if self.first_non_finite is not None:
             self._store.update_meta(first_non_finite=asdict(self.first_non_finite))
 
@@ -191,7 +189,7 @@ class Writer:
     def end(self, error: BaseException | None, notes: Sequence[str]) -> None:
         """Write the remaining rows and seal the run; after an interrupt it is left like that of a killed process."""
         try:
-            self.write({}, {}, np.iinfo(np.int64).max)
+            self.write({}, np.iinfo(np.int64).max)
             every = dict.fromkeys([*self._store.meta["notes"], *notes, *self._guard.messages.values()])
             self._guard("notes on the run", self._store.update_meta, notes=list(every))
             default: tuple[Any, str | None] = ("failed", type(error).__name__)

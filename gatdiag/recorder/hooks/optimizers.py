@@ -11,7 +11,7 @@ a step, their steps count if they were meant for this model (see `_is_misdirecte
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -19,12 +19,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.laws.prediction import held_by
-from gatdiag.recorder.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.guard import Guard
-
-if TYPE_CHECKING:
-    from gatdiag.recorder.recorder import Recorder
-
+from gatdiag.recorder.hooks.backward import BackwardCounter, is_in_backward_pass
+from gatdiag.recorder.hooks.listener import Listener
 
 _IN_BACKWARD = (
     "the optimizer steps inside the backward pass, where gradients never all exist at the same time, so these steps "
@@ -37,7 +34,7 @@ class OptimizerHooks:
 
     Args:
         parameters: Returns the parameters of the model.
-        recorder: Its `on_step...` methods are called.
+        listener: Its methods are called.
         guard: Contains failures.
         optimizers: The only optimizers whose steps count; None: all that hold parameters of the model.
     """
@@ -45,16 +42,14 @@ class OptimizerHooks:
     def __init__(
         self,
         parameters: Callable[[], Sequence[nn.Parameter]],
-        recorder: "Recorder",
+        listener: Listener,
         guard: Guard,
         optimizers: Sequence[Optimizer] | None,
     ) -> None:
-        self._parameters, self._recorder, self._guard = parameters, recorder, guard
+        self._parameters, self._listener, self._guard = parameters, listener, guard
         self._only = optimizers
         self._members: list[Optimizer] | None = None  # of the open step
         self._running: list[int] = []  # ids; twice if the optimizer's class calls its parent's step
-        self._last: Optimizer | None = None  # made the whole last step
-        self._skipping: Optimizer | None = None  # the same while it makes a step that is only counted
         self._is_in_closure = False
         self._counter = BackwardCounter()
         self._backward_passes: int | None = None  # their number when an optimizer left the step open
@@ -66,7 +61,7 @@ class OptimizerHooks:
     @property
     def is_open(self) -> bool:
         """True during a step."""
-        return self._members is not None or self._skipping is not None
+        return self._members is not None
 
     def attach(self) -> None:
         """Register the hooks."""
@@ -89,23 +84,19 @@ class OptimizerHooks:
 
     def open(self, optimizer: Optimizer | None = None) -> None:
         """Open a step, or add an optimizer to the open one; None: an optimizer that is not one of torch's."""
-        self._last = self._skipping = None
         if len(self._running) < 2 and self._starts_new_step(optimizer):
             self.close()
         if self._members is None:
             self._members = [] if optimizer is None else [optimizer]
-            self._recorder.on_step(self._members)
+            self._listener.on_step(self._members)
         elif optimizer is not None and optimizer not in self._members:
             self._members.append(optimizer)
-            self._recorder.on_optimizer_joined(optimizer)
+            self._listener.on_optimizer_joined(optimizer)
 
     def close(self) -> None:
         """Close the open step, if there is one."""
-        if self._skipping is not None:
-            self._skipping = None
-            self._recorder.on_step_skipped()
-        elif self._members is not None:
-            self._recorder.on_step_end()
+        if self._members is not None:
+            self._listener.on_step_end()
             self._members = self._backward_passes = None
 
     def refresh(self) -> None:
@@ -132,13 +123,6 @@ class OptimizerHooks:
         return before is not None and self._counter.count() > before + 1
 
     def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if optimizer is self._skipping or (optimizer is self._last and self._can_skip(optimizer, args, kwargs)):
-            self._skipping = optimizer
-            self._running.append(id(optimizer))
-            return None
-        return self._begin(optimizer, args, kwargs)
-
-    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._only is None:
             counts = self.holds_model_parameters(optimizer)
         else:
@@ -177,15 +161,10 @@ class OptimizerHooks:
             if not has_opened and (counts or self._is_misdirected(optimizer)):
                 has_opened = True
                 self.open(optimizer)
-                self._recorder.on_loss(loss)
+                self._listener.on_closure_loss(loss)
             return loss
 
         return wrapped
-
-    def _can_skip(self, optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
-        """True if this step is like the last one and need only be counted."""
-        is_plain = self._members is None and len(args) == 1 and not kwargs
-        return is_plain and not _found_inf(optimizer) and self._recorder.can_skip_step()
 
     def _is_in_backward(self, counts: bool) -> bool:
         """True inside a backward pass, with a warning if the optimizer counts."""
@@ -198,17 +177,12 @@ class OptimizerHooks:
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))
-        if optimizer is self._skipping:
-            if id(optimizer) not in self._running:
-                self.close()
-        elif self._members is None:
+        if self._members is None:
             return
-        elif not self._running and self._is_complete():
-            self._last = optimizer if len(self._members) == 1 else None
+        if not self._running and self._is_complete():
             self.close()
         else:
             self._backward_passes = self._counter.count()
-            self._recorder.go_idle()
 
     def _is_complete(self) -> bool:
         """True if every parameter with a gradient is held by an optimizer that has made its step."""
@@ -226,7 +200,7 @@ class OptimizerHooks:
         return bool(self._guard("steps of optimizers of other parameters", self._lacks_gradients, optimizer))
 
     def _lacks_gradients(self, optimizer: Optimizer) -> bool:
-        if not self._recorder.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
+        if not self._listener.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
         return not any(bool(gradient.any()) for gradient in gradients)

@@ -11,7 +11,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +22,12 @@ from torch.optim import Optimizer
 from gatdiag.laws.prediction import held_by
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
-from gatdiag.recorder.backlog import Sample
 from gatdiag.recorder.batches import Batches
-from gatdiag.recorder.channels import channel_axis
-from gatdiag.recorder.edges import find_edge_index, has_several_kinds, node_axis
-from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.layers import first_tensor, is_low_precision
+from gatdiag.recorder.measure.channels import channel_axis
+from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
+from gatdiag.recorder.measure.layers import is_low_precision
+from gatdiag.recorder.samples import Sample
+from gatdiag.structure.tensors import first_tensor, named_tensors
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
@@ -36,28 +36,41 @@ _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as m
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
-_MAX_WAITING_BYTES: Final = 64 << 20
-_MIN_ALLOCATION: Final = 512  # bytes on an accelerator
 _MAX_NODES: Final = 200_000  # of an autograd graph
 
 
-class Signals:
+@dataclass(frozen=True)
+class Output:
+    """An output of the model in training.
+
+    Attributes:
+        values: Without its graph.
+        channels: The axis of its channels.
+        step: Of the forward pass.
+        batch: Number of the batch it was computed from.
+    """
+
+    values: Tensor
+    channels: int
+    step: int
+    batch: int
+
+
+class Inspection:
     """Inspects one training, without changing it.
 
     Args:
         model: The model.
-        guard: Contains failures.
-        on_backward: Called in a backward pass, when it reaches the model's output.
 
     Attributes:
         parameters: The parameters that samples are taken of.
-        is_inspected: Whether inputs, output and loss of the coming step are inspected.
+        is_due: Whether inputs, output and loss of the coming step are inspected.
     """
 
-    def __init__(self, model: nn.Module, guard: Guard, on_backward: Callable[[], None]) -> None:
-        self._model, self._guard, self._on_backward = model, guard, on_backward
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._names = _argument_names(model)
-        self.is_inspected = True
+        self.is_due = True
         self.parameters: Sequence[Tensor] = ()
         self._step = 0
         self._record: int | None = None
@@ -77,8 +90,6 @@ class Signals:
         self._has_scaled_loss = False
         self._modules: dict[str, Any] = {}  # what the mode of the model matters to
         self._evaluation_from: int | None = None  # the step since which the model is trained in evaluation mode
-        self._waiting: list[tuple[Callable[..., None], list[Any]]] = []  # calls, and copies on an accelerator for them
-        self._waiting_bytes = 0
         self._has_changed = False
         self._updated = -math.inf  # when meta.json was last to be updated
 
@@ -94,7 +105,7 @@ class Signals:
             self._after_sigmoid.add(layer)
         share = criterion.zero_column_fraction(as_rows(x.detach(), channel_axis(module, x)))
         if share is not None:
-            self._when_on_host(self._note_zero_inputs, layer, self._step, share)
+            _call_on_host(self._note_zero_inputs, layer, self._step, share)
 
     def _note_zero_inputs(self, layer: str, step: int, fraction: Tensor) -> None:
         share = float(fraction)
@@ -104,23 +115,6 @@ class Signals:
         known["last"] = share
         known["since"] = (step if known["since"] is None else known["since"]) if share >= 0.9 else None
         self._has_changed = True
-
-    def _when_on_host(self, function: Callable[..., None], *given: Any) -> None:
-        """Call a function: with small tensors on an accelerator later, with copies that were moved to the CPU."""
-        size = sum(item.nbytes for item in given if isinstance(item, Tensor) and not item.is_cpu)
-        if not 0 < size <= _MAX_MOVED_BYTES:
-            function(*given)
-            return
-        self._waiting.append((function, [item.clone() if isinstance(item, Tensor) else item for item in given]))
-        self._waiting_bytes += size + _MIN_ALLOCATION
-        if self._waiting_bytes >= _MAX_WAITING_BYTES:
-            self._call_waiting()
-
-    def _call_waiting(self) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for function, given in waiting:
-            moved = [item.cpu() if isinstance(item, Tensor) else item for item in given]
-            self._guard("signals", function, *moved)
 
     def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
@@ -137,8 +131,8 @@ class Signals:
             self._edges[layer] = found
             self._has_changed = True
 
-    def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """Called after a training forward pass of the model."""
+    def on_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Output | None:
+        """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
         inputs = [(name, x) for key, item in named for name, x in named_tensors(item, key) if x.layout is torch.strided]
         batch, is_new = self._batches.number([x for _, x in inputs])
@@ -146,17 +140,15 @@ class Signals:
             self._inspect_inputs(inputs)
         o = first_tensor(output)
         if o is None:
-            return
+            return None
         if not self._graph:
             self._inspect_graph(o, [x for _, x in inputs])
         channels = channel_axis(self._model, o)
-        if self.is_inspected:
+        if self.is_due:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
-            self._when_on_host(self._note_output, rows, operation, is_over_rows)
-        if o.requires_grad and not o.is_leaf:
-            hook = partial(self._on_output_gradient, o.detach(), channels, self._step, batch)
-            o.register_hook(partial(self._guard, "signals", hook))
+            _call_on_host(self._note_output, rows, operation, is_over_rows)
+        return Output(o.detach(), channels, self._step, batch)
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
@@ -173,7 +165,7 @@ class Signals:
                 x = as_rows(x.detach())
                 if x.numel() and not (x.is_cpu and bool(x.sum().isfinite())):
                     broken = criterion.non_finite_entries(x)
-                    self._when_on_host(self._note_broken_input, name, x.shape, self._step, broken)
+                    _call_on_host(self._note_broken_input, name, x.shape, self._step, broken)
 
     def _note_broken_input(self, name: str, shape: Sequence[int], step: int, broken: Tensor) -> None:
         if broken[0] and not any(each["non_finite"] for each in self._inputs):
@@ -198,17 +190,19 @@ class Signals:
         }
         self._has_changed = True
 
-    def _on_output_gradient(self, o: Tensor, channels: int, step: int, batch: int, gradient: Tensor) -> None:
-        """Called at the beginning of the backward pass."""
-        self._on_backward()
-        if step != self._step:
+    def on_backward_start(self, parameters: Sequence[Tensor]) -> bool:
+        """Called at the beginning of a backward pass; returns whether gradients were cleared before it."""
+        reached = [tensor for tensor in parameters if id(tensor) not in self._unreached]
+        return self._batches.on_backward_start([(tensor, tensor.grad) for tensor in reached if tensor.grad is not None])
+
+    def on_output_gradient(self, output: Output, gradient: Tensor) -> None:
+        """Called in a backward pass with the gradient of the model's output."""
+        if output.step != self._step:
             return
-        with torch.no_grad():
-            reached = [tensor for tensor, counts in zip(self.parameters, self._are_reached(), strict=True) if counts]
-            is_same_batch = self._batches.on_output_gradient(batch, gradient, reached)
-            if self.is_inspected:
-                rows = as_rows(o, channels), as_rows(gradient.detach(), channels)
-                self._when_on_host(self._inspect_loss, *rows, step, self._record, is_same_batch)
+        is_same_batch = self._batches.on_output_gradient(output.batch, gradient)
+        if self.is_due:
+            rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
+            _call_on_host(self._inspect_loss, *rows, self._step, self._record, is_same_batch)
 
     def _inspect_loss(
         self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor
@@ -242,7 +236,7 @@ class Signals:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def before_step(self, optimizers: Sequence[Optimizer], sample: Sample | None) -> None:
+    def before_step(self, optimizers: Sequence[Optimizer], sample: Sample) -> None:
         """Called before the weights move; adds to the sample of the step."""
         if not self._modules:
             self._modules = modules_with_modes(self._model)
@@ -256,11 +250,10 @@ class Signals:
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
-        if sample is not None:
-            sample.is_reached = np.array(self._are_reached())
-            self._batches.before_step(sample)
-            if sample.unscale_raw is not None and not self._has_scaled_loss:
-                self._has_scaled_loss = self._has_changed = True
+        sample.is_reached = np.array(self._are_reached())
+        self._batches.before_step(sample)
+        if sample.unscale_raw is not None and not self._has_scaled_loss:
+            self._has_scaled_loss = self._has_changed = True
 
     def start_step(self, step: int, record: int | None) -> None:
         """Begin a step.
@@ -272,7 +265,7 @@ class Signals:
         self._step, self._record = step, record
         self._batches.start_step(is_recorded=record is not None)
         if record is not None:
-            self.is_inspected = record in _INSPECTED or record % _INSPECT_EVERY == 0
+            self.is_due = record in _INSPECTED or record % _INSPECT_EVERY == 0
 
     # --- results ------------------------------------------------------------------------------------------------------
 
@@ -280,13 +273,9 @@ class Signals:
         """The new entry of meta.json; None if it is unchanged, or was taken less than five seconds ago."""
         now = time.monotonic()
         is_due = at_once or now - self._updated >= _UPDATE_SECONDS
-        if not is_due or not (self._has_changed or self._waiting):
+        if not is_due or not self._has_changed:
             return None
-        self._updated = now
-        self._call_waiting()
-        if not self._has_changed:
-            return None
-        self._has_changed = False
+        self._updated, self._has_changed = now, False
         output = {**self._output, **self._implied}
         if self._criteria:
             name = max({*self._criteria}, key=self._criteria.count)
@@ -336,16 +325,12 @@ def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:
     return {"batch_norms": batch_norms, "dropout": dropout}
 
 
-def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested tuples, lists and dicts, with names such as "x" or "x[0]"."""
-    if isinstance(item, Tensor):
-        yield name or "x", item
-    elif isinstance(item, Mapping):
-        for key, value in item.items():
-            yield from named_tensors(value, str(key))
-    elif isinstance(item, tuple | list):
-        for number, value in enumerate(item):
-            yield from named_tensors(value, f"{name}[{number}]")
+def _call_on_host(function: Callable[..., None], *given: Any) -> None:
+    """Call a function, with small tensors on an accelerator moved to the CPU: it uses many small kernels."""
+    size = sum(item.nbytes for item in given if isinstance(item, Tensor) and not item.is_cpu)
+    if 0 < size <= _MAX_MOVED_BYTES:
+        given = tuple(item.cpu() if isinstance(item, Tensor) else item for item in given)
+    function(*given)
 
 
 def _argument_names(model: nn.Module) -> list[str]:

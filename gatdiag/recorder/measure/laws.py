@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,15 +13,13 @@ from torch.optim import Optimizer
 from gatdiag.errors import OptimizerError
 from gatdiag.laws import Law, Laws
 from gatdiag.laws.laws import Observation
-from gatdiag.recorder.weights import Flat, Weights
-
-if TYPE_CHECKING:
-    from gatdiag.recorder.backlog import Sample
+from gatdiag.recorder.measure.parameters import ParameterMeasurer
+from gatdiag.recorder.samples import Flat, Sample
 
 _MAX_LAWS = 4096  # measured at each record; if there are more, they are measured at a fraction of the records
 
 
-class NeuronRecorder:
+class LawMeasurer:
     """Measures the laws, and predicts c.
 
     predicted_c at step t was predicted at step t - 1 from the c measured there. If delta is zero and the optimizers are
@@ -31,15 +29,17 @@ class NeuronRecorder:
     Args:
         laws: All laws of the model.
         wanted: Positions of the laws that are recorded.
-        weights: Gets the parameters of the laws.
+        parameters: Takes samples of the parameters of the laws, too.
         every: They are measured at every so many records.
         predicts: Whether c is predicted.
     """
 
-    def __init__(self, laws: Laws, wanted: Sequence[int], weights: Weights, every: int, *, predicts: bool) -> None:
-        self.laws, self._wanted, self._weights = laws, np.array(wanted, dtype=np.int64), weights
-        weights.add_parameters(laws.parameters[name] for name in laws.names)
-        positions = {id(tensor): position for position, tensor in enumerate(weights.flat.tensors)}
+    def __init__(
+        self, laws: Laws, wanted: Sequence[int], parameters: ParameterMeasurer, every: int, *, predicts: bool
+    ) -> None:
+        self.laws, self._wanted, self._parameters = laws, np.array(wanted, dtype=np.int64), parameters
+        parameters.add_parameters(laws.parameters[name] for name in laws.names)
+        positions = {id(tensor): position for position, tensor in enumerate(parameters.flat.tensors)}
         self._positions = {name: positions[id(laws.parameters[name])] for name in laws.names}
         self.recorded: list[Law] = [laws[number] for number in wanted]
         self.prediction_error = ""  # why c could not be predicted
@@ -54,11 +54,11 @@ class NeuronRecorder:
         """True if c after a step is to be predicted, given the number of the record that the next step will be."""
         return self._predicts and self.is_due(next_record)
 
-    def predict(self, sample: "Sample", optimizer: Optimizer) -> None:
+    def predict(self, sample: Sample, optimizer: Optimizer) -> None:
         """Add the coming updates of an optimizer to a sample, or drop all if they cannot be predicted."""
         if sample.updates is None:
             return
-        pieces, has_gradient = self._weights.flat.split(sample.gradients), sample.has_gradient.tolist()
+        pieces, has_gradient = self._parameters.flat.split(sample.gradients), sample.has_gradient.tolist()
         gradients = {name: pieces[position] for name, position in self._positions.items() if has_gradient[position]}
         try:
             self.laws.add_updates(optimizer, gradients, sample.updates)
@@ -67,12 +67,12 @@ class NeuronRecorder:
             self.prediction_error = self.prediction_error or str(error)
 
     @torch.no_grad()
-    def measure(self, samples: Sequence["Sample"]) -> tuple[list["Sample"], dict[str, Any]]:
+    def measure(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, Any]]:
         """The samples that have rows, and their columns, (samples, laws)."""
         used = [sample for sample in samples if self.is_due(sample.record) or sample.updates is not None]
         if not used:
             return [], {}
-        chunks = [self._observe(chunk) for chunk in self._weights.flat.chunk(used)]
+        chunks = [self._observe(chunk) for chunk in self._parameters.flat.chunk(used)]
         delta, c, c_after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*chunks, strict=True))
         # predictions made at the last sample of the previous call and at each sample of this one, with their steps
         step, before = self._predicted or (None, c_after[0])
@@ -85,7 +85,7 @@ class NeuronRecorder:
         due = [at for at, sample in enumerate(used) if self.is_due(sample.record)]
         return [used[at] for at in due], {name: values[due] for name, values in columns.items()}
 
-    def _observe(self, samples: Sequence["Sample"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _observe(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """delta, c, and predicted c after the step (c itself if nothing is predicted), (samples, laws)."""
         weights = self._stack([sample.weights for sample in samples])
         gradients = self._stack([sample.gradients for sample in samples])
@@ -96,6 +96,7 @@ class NeuronRecorder:
 
     def _stack(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
         """Name -> (samples, *shape)."""
-        flat = self._weights.flat
-        pieces = flat.split([torch.stack(flats) for flats in zip(*of_samples, strict=True)])
+        flat = self._parameters.flat
+        one = len(of_samples) == 1
+        pieces = flat.split(of_samples[0] if one else [torch.stack(flats) for flats in zip(*of_samples, strict=True)])
         return {name: pieces[at].view(len(of_samples), *flat.shapes[at]) for name, at in self._positions.items()}

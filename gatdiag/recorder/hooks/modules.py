@@ -1,0 +1,183 @@
+"""Calls of a model and its layers, noticed by torch's global module hooks.
+
+The user's modules are not modified: global hooks look a module up by its identity, so a watched model can be pickled,
+saved and deep-copied, and its copies are not recorded. Gradients are read by tensor hooks on outputs, which live as
+long as the graph of one backward pass and, unlike full backward hooks, allow in-place operations. No hook ever returns
+anything. Inside compiled code nothing is noticed: reading a tensor there would break the graph.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_hooks
+
+from gatdiag.laws.live import ForwardTrace
+from gatdiag.recorder.hooks.backward import is_in_backward_pass
+from gatdiag.recorder.hooks.listener import Listener
+from gatdiag.structure import Layer, Structure
+from gatdiag.structure.tensors import first_tensor
+
+_PRE_HOOKS: Final[dict[int, Any]] = torch_hooks._global_forward_pre_hooks
+_COMPILE_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
+
+
+class ModuleHooks:
+    """Reports calls of a model and its layers.
+
+    Args:
+        root: The model.
+        listener: Its methods are called.
+
+    Attributes:
+        is_attached: Between `attach` and `detach`.
+        trace: Traces the first calls; None afterwards.
+    """
+
+    def __init__(self, root: nn.Module, listener: Listener) -> None:
+        self._root, self._listener = root, listener
+        self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
+        self._warning_filter: Any = None
+        self._is_waiting = False
+        self.trace: ForwardTrace | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """True between `attach` and `detach`."""
+        return self._warning_filter is not None
+
+    def set_layers(self, layers: Iterable[Layer]) -> None:
+        """Report these layers from now on, instead of those set before."""
+        modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
+        named = {layer.name: modules[layer.name] for layer in layers if layer.name in modules}
+        self._layers = {id(module): (name, module) for name, module in named.items()}
+
+    def attach(self) -> None:
+        """Register the hooks."""
+        # torch warns at every call of a compiled model that global hooks fire once more for it; we allow for that
+        warnings.filterwarnings("ignore", message=_COMPILE_WARNING, category=UserWarning)
+        self._warning_filter = warnings.filters[0]
+        self.listen()
+
+    def detach(self) -> None:
+        """Remove the hooks. May be called twice."""
+        self._remove()
+        self._layers = {}
+        self.end_trace()
+        if self._warning_filter in warnings.filters:
+            warnings.filters.remove(self._warning_filter)  # type: ignore[attr-defined]
+        self._warning_filter = None
+
+    def end_trace(self) -> None:
+        """Trace no further calls."""
+        if self.trace is not None:
+            self.trace.abandon()
+            self.trace = None
+
+    def listen(self) -> None:
+        """Report all calls: the coming step is recorded."""
+        self._remove()
+        torch_hooks.register_module_forward_pre_hook(self._pre_hook)
+        torch_hooks.register_module_forward_hook(self._forward_hook, with_kwargs=True, always_call=True)
+
+    def wait(self) -> None:
+        """Report the next training pass only, by which logged values are assigned to steps.
+
+        Once something has been compiled all hooks stay, because removing them would compile it again.
+        """
+        if self.is_attached and self.trace is None and not has_compiled():
+            self._remove()
+            torch_hooks.register_module_forward_pre_hook(self._waiting_pre_hook)
+            self._is_waiting = True
+
+    def _remove(self) -> None:
+        # searched for instead of kept, because an interrupt may come before a handle is stored
+        for hooks in (_PRE_HOOKS, torch_hooks._global_forward_hooks):
+            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
+                hooks.pop(key, None)
+                # torch leaves these behind, and then believes that there are global hooks
+                torch_hooks._global_forward_hooks_always_called.pop(key, None)
+                torch_hooks._global_forward_hooks_with_kwargs.pop(key, None)
+        self._is_waiting = False
+
+    def _is_own(self, module: nn.Module) -> bool:
+        return self.is_attached and (module is self._root or id(module) in self._layers)
+
+    def _waiting_pre_hook(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_dynamo_compiling() or not self._is_own(module) or _should_ignore_call():
+            return
+        if not is_in_backward_pass():
+            self._listener.on_training()
+        if self._is_waiting and self._listener.has_begun_step:
+            self._remove()
+        else:  # a recorded step has begun, or only a gradient can show that this is training
+            self.listen()
+            self._pre_hook(module, args)
+
+    def _pre_hook(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
+        """Called by torch before the forward pass of any module."""
+        if torch.compiler.is_dynamo_compiling():
+            return
+        if self._is_own(module) and not _should_ignore_call():
+            is_repeated = is_in_backward_pass()  # activation checkpointing repeats forward passes there
+            if not is_repeated:
+                self._listener.on_training()
+                if module is self._root:
+                    self._listener.on_model_start()
+            if (layer := self._layers.get(id(module))) is not None:
+                self._listener.on_layer_start(*layer)
+        if self.trace is not None and not _should_ignore_call():
+            self.trace.enter(module)
+
+    def _forward_hook(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Called by torch after the forward pass of any module.
+
+        `rest` is the keyword arguments and the output; after a failed call torch leaves the keyword arguments out.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            return
+        has_failed = len(rest) != 2
+        kwargs, output = ({}, None) if has_failed else rest
+        if self.trace is not None:
+            self.trace.leave(module, output)
+        if _should_ignore_call():
+            return
+        if (layer := self._layers.get(id(module))) is not None:
+            self._end_layer(*layer, (*args, *kwargs.values()), output)
+        if not has_failed and (module is self._root or (layer is None and self._is_compiled_root(module))):
+            self._listener.on_model_end(args, kwargs, output)
+
+    def _is_compiled_root(self, module: nn.Module) -> bool:
+        """True for the compiled model, whose own call cannot be seen; by name, because its class is slow to import."""
+        return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
+
+    def _end_layer(self, layer: str, module: nn.Module, inputs: tuple[Any, ...], returned: Any) -> None:
+        run = self._listener.on_layer_end(layer, module, inputs, returned)
+        output = None if run is None else first_tensor(returned)
+        # a leaf (the user's own tensor, returned as it is) would keep its hooks forever
+        if output is not None and output.requires_grad and not output.is_leaf:
+            output.register_hook(partial(self._gradient_hook, layer, run))
+
+    def _gradient_hook(self, layer: str, run: Any, gradient: Tensor) -> None:
+        """Called by autograd with the gradient of a layer output."""
+        if self.is_attached:  # otherwise the graph has outlived the recording
+            self._listener.on_output_gradient(layer, run, gradient)
+
+
+def _should_ignore_call() -> bool:
+    """True if gradients are off, or if the call is traced, compiled or inside `torch.func` transforms such as `vmap`.
+
+    A tracer must not see our operations, and `vmap` does not allow values to be read.
+    """
+    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return is_traced or torch._C._functorch.peek_interpreter_stack() is not None or not torch.is_grad_enabled()
+
+
+def has_compiled() -> bool:
+    """True if anything was compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(dynamo.utils.counters["frames"])

@@ -1,0 +1,509 @@
+"""The step that is being made: what happens between two updates of the weights, in order.
+
+A `Sample` is made when a step begins. It is filled while layers run forward and backward, before the weights move and
+after; then it goes to the `SampleBuffer`. Only here is decided whether a step is recorded. Of a step that is not,
+nothing is measured, and only the first call of the model is noticed.
+"""
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gatdiag.laws.live import ForwardTrace
+from gatdiag.laws.prediction import held_by
+from gatdiag.recorder import meta
+from gatdiag.recorder.budget import Stopwatch, StepCounter
+from gatdiag.recorder.buffer import SampleBuffer
+from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
+from gatdiag.recorder.hooks.modules import ModuleHooks
+from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scaler, output_unscale, parameter_unscale
+from gatdiag.recorder.hooks.outside import outside_of_modes
+from gatdiag.recorder.inspection import Inspection, Output
+from gatdiag.recorder.measure.layers import LayerMeasurer, LayerRun
+from gatdiag.recorder.measure.parameters import are_equal, measure_pieces
+from gatdiag.recorder.measure.steps import loss_columns
+from gatdiag.recorder.plan import Binding, RecordingPlan, find_static_layers, first_replaced, make_plan
+from gatdiag.recorder.samples import Flat, FlatParameters, Sample
+from gatdiag.recorder.scalars import ScalarLog
+from gatdiag.recorder.settings import Settings
+from gatdiag.recorder.writer import Writer
+from gatdiag.structure.adapters import EXPLAINER_MASK
+from gatdiag.structure.tensors import first_tensor
+
+_UNKNOWN_SCALER: Final = (
+    "layers return float16, but no torch.amp.GradScaler was found: if the loss is scaled, the recorded gradients of "
+    "layer outputs are scaled, too. Pass the scaler to watch(..., scaler=...)"
+)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Method = Callable[Concatenate["StepRecorder", _P], _T]
+
+
+def _contained(what: str) -> Callable[[_Method[_P, _T]], _Method[_P, _T | None]]:
+    """Make a method that hooks call: its errors become a warning, its time is counted, and no mode sees what it does.
+
+    Args:
+        what: What it records, for the warning.
+    """
+
+    def decorate(method: _Method[_P, _T]) -> _Method[_P, _T | None]:
+        @wraps(method)
+        def contained(self: "StepRecorder", *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+            if self.process != os.getpid():
+                return None
+            with self.stopwatch, outside_of_modes():
+                found: _T | None = self.guard(what, method, self, *args, **kwargs)
+                return found
+
+        return contained
+
+    return decorate
+
+
+class StepRecorder:
+    """Follows the steps of one training; a `Listener` of the hooks.
+
+    Args:
+        root: The model.
+        settings: What is recorded.
+        guard: Contains failures.
+        after_step: Called after each step.
+
+    Attributes:
+        counter: Counts steps, and decides which are recorded.
+        modules: The hooks of the model and its layers.
+        optimizers: The hooks of optimizers.
+        layers: Measures layers.
+        inspection: Inspects inputs, output and loss.
+        scalars: Logged values.
+        plan: What is recorded; None until the first step, and after parameters were replaced.
+        buffer: Samples that wait to be measured; None as long as there is no plan.
+        has_begun_step: Whether the forward pass of the coming step has begun.
+        process: Number of the process that records.
+    """
+
+    def __init__(self, root: nn.Module, settings: Settings, guard: Guard, after_step: Callable[[], None]) -> None:
+        self._root, self._settings, self.guard, self._after_step = root, settings, guard, after_step
+        self.stopwatch = Stopwatch()
+        self.counter = StepCounter(settings.every, settings.budget_share, self.stopwatch, guard)
+        self.modules = ModuleHooks(root, self)
+        self.optimizers = OptimizerHooks(self.find_parameters, self, guard, settings.optimizers)
+        self.layers = LayerMeasurer(settings.selection, guard)
+        self.inspection = Inspection(root)
+        self.scalars = ScalarLog(root, guard, settings.best)
+        self.plan: RecordingPlan | None = None
+        self.buffer: SampleBuffer | None = None
+        self.has_begun_step = False
+        self.process = os.getpid()
+        self._writer: Writer | None = None
+        self._has_planned = False  # even if it failed
+        self._was_traced_in_training = False
+        self._binding = Binding(root)
+        self._sample: Sample | None = None  # of the coming or the open step, if it is recorded
+        self._thread: int | None = None  # in which the model is trained
+        self._backward_passes = BackwardPasses(self._on_backward_end)
+        self._flat: FlatParameters | None = None  # of all parameters, until there is a plan
+        self._raw: Flat | None = None  # gradients after the last backward pass
+        self._raw_norms: Any = None  # instead, their norms
+        self._scaler = settings.scaler
+        # optimizers described in meta.json -> the first parameter of the model that each holds, and the number of all
+        self._known_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[str, int]]()
+        self._step_optimizers: Sequence[Optimizer] = ()  # of the open step
+
+    def find_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the model."""
+        return [parameter for name, parameter in self._root.named_parameters() if not name.endswith(EXPLAINER_MASK)]
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+
+    def start(self, writer: Writer) -> None:
+        """Register the hooks, and begin the first step."""
+        self._writer = self.scalars.writer = writer
+        self.counter.start(writer.next_step)
+        self.modules.set_layers(find_static_layers(self._root, self._settings.layer_filter))
+        if "balance" in self._settings.selection.every and self._settings.laws is None:
+            self.modules.trace = ForwardTrace(self._root)
+        self.modules.attach()
+        self.optimizers.attach()
+        self._start_step()
+
+    def detach(self) -> None:
+        """Remove all hooks. May be called twice."""
+        self.modules.detach()
+        self.optimizers.detach()
+        self.layers.release()
+
+    def finish(self) -> None:
+        """Close the open step, and measure and write what waits."""
+        if self.optimizers.is_open:
+            self.guard("the last step", self.optimizers.close)
+        self.scalars.log_trainer(self.counter.last_step)
+        if self.counter.steps and self._writer is not None:
+            self._writer.row(self.counter.last_step)  # a resumed run continues after it, even if it was not recorded
+        self.write_waiting(sys.maxsize)
+
+    def release(self) -> None:
+        """Drop all references to the plan, after the end."""
+        self.plan = self.buffer = self._sample = self._flat = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be recorded."""
+        found = [*self.layers.notes.values()]
+        if self.plan is not None and self.plan.law_measurer is not None:
+            error = self.plan.law_measurer.prediction_error
+            found += [f"predicted c: {error}"] if error else []
+        return found
+
+    @property
+    def step_of_log(self) -> int:
+        """The step that logged values belong to: the coming one once its forward pass has begun, else the last."""
+        is_coming = self.has_begun_step or self.optimizers.is_open
+        return self.counter.step if is_coming else self.counter.last_step
+
+    @_contained("this step")
+    def announce(self, number: int | None) -> None:
+        """Begin a step of an optimizer that is not a `torch.optim.Optimizer`."""
+        if number is not None:
+            self.optimizers.close()
+            self.guard("the number of the step", self.counter.skip_to, number)
+        self.has_begun_step = False
+        self.optimizers.open()
+
+    # --- forward and backward -----------------------------------------------------------------------------------------
+
+    def _is_elsewhere(self) -> bool:
+        """True in another thread than the one that trains the model."""
+        return self._thread is not None and threading.get_ident() != self._thread
+
+    @_contained("this step")
+    def on_training(self) -> None:
+        """A pass begins that may be training."""
+        if self._is_elsewhere():
+            return
+        if self.optimizers.is_open:
+            self.optimizers.on_forward_start()
+        if not self.has_begun_step and self._root.training:
+            if not self.optimizers.is_open:
+                self.scalars.log_trainer(self.counter.last_step)
+            self.has_begun_step = True
+        if self.modules.trace is not None and self._root.training and not self._was_traced_in_training:
+            self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
+            self.modules.end_trace()
+            self.modules.trace = ForwardTrace(self._root)
+
+    @_contained("layer outputs")
+    def on_model_start(self) -> None:
+        """The model is called."""
+        if not self._is_elsewhere():
+            self.layers.end_pass()
+
+    @_contained("layer outputs")
+    def on_layer_start(self, layer: str, module: nn.Module) -> None:
+        """A layer is called."""
+        if self._sample is not None and not self._is_elsewhere():
+            self.layers.on_start(layer, module)
+
+    @_contained("layer outputs")
+    def on_layer_end(self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any) -> LayerRun | None:
+        """A layer has run."""
+        if self._is_elsewhere() or (self._sample is None and self.has_begun_step):
+            return None
+        if self._sample is not None and self._root.training and self.inspection.is_due and not is_in_backward_pass():
+            self.guard("signals", self.inspection.on_layer, layer, module, inputs)
+        with torch.no_grad():
+            return self.layers.on_end(layer, module, inputs, returned)
+
+    @_contained("signals")
+    def on_model_end(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
+        """The model has run."""
+        if self._is_elsewhere():
+            return
+        self.layers.end_pass()
+        if self._sample is None or not self._root.training or is_in_backward_pass():
+            return
+        self.guard("this step", self._add_unfrozen)
+        found = self.inspection.on_forward(args, kwargs, output)
+        o = first_tensor(output)
+        if o is not None and found is not None and o.requires_grad and not o.is_leaf:
+            o.register_hook(partial(self.on_model_gradient, found))
+
+    @_contained("signals")
+    def on_model_gradient(self, output: Output, gradient: Tensor) -> None:
+        """The gradient of the model's output has been computed: a backward pass has begun."""
+        self._on_gradient()
+        if self._sample is not None and self.modules.is_attached:
+            with torch.no_grad():
+                self.inspection.on_output_gradient(output, gradient)
+
+    @_contained("gradients of layer outputs")
+    def on_output_gradient(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
+        """The gradient of a layer's output has been computed."""
+        with torch.no_grad():
+            self.layers.on_gradient(layer, run, gradient)
+        self._on_gradient()
+
+    def _on_gradient(self) -> None:
+        self.has_begun_step = True
+        sample, flat = self._sample, self._sampled()
+        if sample is None or not self._backward_passes.begin(flat.tensors):
+            return
+        with torch.no_grad():
+            if self.inspection.on_backward_start(flat.tensors):
+                sample.loss = []
+            if (loss := find_loss()) is not None:
+                sample.loss.append(loss)
+
+    def _sampled(self) -> FlatParameters:
+        """The parameters that samples are taken of; all, as long as there is no plan."""
+        if self.plan is not None:
+            return self.plan.parameters.flat
+        if self._flat is None:
+            self._flat = FlatParameters(self.find_parameters())
+        return self._flat
+
+    @_contained("gradient norms before clipping")
+    def _on_backward_end(self) -> None:
+        if self._sample is None:
+            return
+        flat = self._sampled()
+        with torch.no_grad():
+            if flat.is_large:
+                self._raw_norms = measure_pieces(flat, [flat.gradients()])[0]
+            else:
+                self._raw = flat.gradients()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    @_contained("this step")
+    def on_step(self, optimizers: Sequence[Optimizer]) -> None:
+        """The weights are about to move."""
+        self._step_optimizers, self._thread = optimizers, threading.get_ident()
+        self.guard("all measurements", self._prepare_plan)
+        buffer = self.buffer
+        if buffer is None:
+            return
+        self._add_unfrozen()
+        for optimizer in optimizers:
+            self._describe_optimizer(optimizer)
+        predicts = bool(optimizers) and buffer.plan.needs_prediction(self.counter.next_record)
+        if self._sample is None and predicts:
+            self._sample = Sample(self.counter.step, None, frozenset())
+        if self._sample is not None:
+            self._fill_before(self._sample, buffer, optimizers, predicts=predicts)
+
+    @torch.no_grad()
+    def _fill_before(
+        self, sample: Sample, buffer: SampleBuffer, optimizers: Sequence[Optimizer], *, predicts: bool
+    ) -> None:
+        plan, flat = buffer.plan, buffer.plan.parameters.flat
+        sample.step = self.counter.step
+        unscale = parameter_unscale(optimizers)
+        sample.gradients = flat.gradients(unscale)
+        sample.has_gradient = flat.has_gradient()
+        if sample.record is not None:
+            buffer.writer.row(sample.step)
+            sample.forward_pass, sample.unscale_outputs = self.layers.take_pass(), output_unscale(self._scaler)
+            if self.layers.saw_float16 and self._scaler is None:
+                self.guard.warn("gradients of float16 outputs", _UNKNOWN_SCALER)
+            sample.unscale_raw = unscale if sample.unscale_outputs is None else sample.unscale_outputs
+            sample.raw_gradients, sample.raw_norms = self._raw, self._raw_norms
+            if self._raw is not None and sample.unscale_raw is None and are_equal(self._raw, sample.gradients):
+                sample.raw_gradients = sample.gradients
+            self._raw = self._raw_norms = None
+            self.scalars.add_measured(loss_columns(sample), sample.step)
+            self.guard("signals", self.inspection.before_step, optimizers, sample)
+        if predicts and plan.law_measurer is not None:
+            sample.updates = {}
+            for optimizer in optimizers:
+                plan.law_measurer.predict(sample, optimizer)
+        buffer.take_weights(sample)
+
+    @_contained("this step")
+    def on_optimizer_joined(self, optimizer: Optimizer) -> None:
+        """Another optimizer takes part in the step: its gradients may have changed since the step began."""
+        buffer, sample = self.buffer, self._sample
+        if buffer is None:
+            return
+        self._describe_optimizer(optimizer)
+        if sample is None:
+            return
+        flat = buffer.plan.parameters.flat
+        with torch.no_grad():
+            flat.join(sample, {*held_by(optimizer)}, parameter_unscale([optimizer]))
+            if buffer.plan.law_measurer is not None:
+                buffer.plan.law_measurer.predict(sample, optimizer)
+
+    @_contained("this step")
+    def on_closure_loss(self, loss: Any) -> None:
+        """A closure has returned its loss."""
+        self.scalars.log_closure_loss(loss, self.counter.step)
+
+    def on_step_end(self) -> None:
+        """The weights have moved."""
+        self._close_step()
+        self._sample, self._step_optimizers = None, ()
+        self.has_begun_step = False
+        self.counter.advance()
+        self._after_step()
+        self._start_step()
+
+    @_contained("this step")
+    def _close_step(self) -> None:
+        self.scalars.log_trainer(self.counter.step)
+        buffer, sample = self.buffer, self._sample
+        if buffer is None:
+            return
+        self._warn_if_misdirected()
+        if sample is not None:
+            if sample.record is not None:
+                buffer.take_weights_after(sample)
+            self._sample = None  # before `add`: after an interrupt, the step is closed once more
+            buffer.add(sample)
+            if sample.record is not None:
+                self._write_inspection()
+        if buffer.is_due:
+            buffer.measure(self.counter.step)
+
+    @_contained("this step")
+    def _start_step(self) -> None:
+        """Begin the coming step."""
+        record = self.counter.record
+        due_groups = frozenset[str]() if record is None else self._settings.selection.groups_due(record)
+        self._sample = None if record is None else Sample(self.counter.step, record, due_groups)
+        self._raw = self._raw_norms = None
+        self.layers.start_step(due_groups)
+        self.inspection.start_step(self.counter.steps, record)
+        if record is None:
+            self.modules.wait()
+        else:
+            self.modules.listen()
+
+    def _write_inspection(self, *, at_once: bool = False) -> None:
+        signals = self.inspection.take_update(at_once=at_once)
+        if self._writer is not None and signals is not None:
+            self._writer.update_meta(signals=signals)
+
+    @_contained("this step")
+    def write_waiting(self, before: int) -> None:
+        """Measure and write what waits, and the rows of `steps` before this step."""
+        if self.buffer is not None:
+            self.buffer.measure(before)
+            self.guard("signals", self._write_inspection, at_once=True)
+
+    # --- optimizers ---------------------------------------------------------------------------------------------------
+
+    def _describe_optimizer(self, optimizer: Optimizer, *, always: bool = False) -> None:
+        """Describe a new or extended optimizer of the model, and write its learning rates in this step.
+
+        Args:
+            optimizer: Ignored if it holds no parameters of the model.
+            always: Describe the optimizer in any case.
+        """
+        if (writer := self._writer) is None:
+            return
+        first, known = self._known_optimizers.get(optimizer, ("", 0))
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if count > known:
+            if not always and not self.optimizers.holds_model_parameters(optimizer):
+                return
+            names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+            first = first or next((names[key] for key in held_by(optimizer) if key in names), "")
+            self._known_optimizers[optimizer] = first, count
+            step = self.counter.step
+            self.guard("descriptions of the run", writer.add_optimizer, optimizer, names, step, is_known=bool(known))
+            if self._scaler is None:
+                self._scaler = find_calling_scaler()
+        if self.counter.record is not None:
+            groups = enumerate(optimizer.param_groups)
+            rates = {(first, number): group["lr"] for number, group in groups if "lr" in group}
+            writer.write_learning_rates(self.counter.step, rates)
+
+    def _warn_if_misdirected(self) -> None:
+        """Warn if no optimizer of the step holds a parameter of the model."""
+        if self._step_optimizers and not any(
+            optimizer in self._known_optimizers for optimizer in self._step_optimizers
+        ):
+            kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in self._step_optimizers}))
+            self.guard.warn(
+                "replaced parameters",  # the same warning as where the replacement is noticed
+                f"the optimizer of step {self.counter.step} ({kinds}) holds none of the model's parameters, so the "
+                "model is not trained: create the optimizer from model.parameters() after the model was created or "
+                "replaced",
+            )
+            for optimizer in self._step_optimizers:
+                self._describe_optimizer(optimizer, always=True)
+
+    # --- the plan -----------------------------------------------------------------------------------------------------
+
+    def _prepare_plan(self) -> None:
+        """Make the plan before the first step; afterwards, notice replaced parameters."""
+        if not self._has_planned:
+            self._has_planned = True
+            self._make_plan()
+        elif not self._binding.is_intact():
+            self._rebind()
+
+    def _make_plan(self) -> None:
+        trace = self.modules.trace
+        self.modules.end_trace()
+        self._binding = Binding(self._root)
+        is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
+        is_low_precision = self.layers.saw_low_precision or is_on_accelerator  # which may use TF32
+        plan, message = make_plan(self._root, trace, self._settings, is_low_precision=is_low_precision)
+        self.modules.set_layers(plan.layers)
+        if (writer := self._writer) is None:
+            return
+        writer.write_plan(plan)
+        self.guard("changes since the beginning", writer.save_initial, plan.parameters)
+        if self._flat is not None:
+            flat = plan.parameters.flat
+            self._raw, self._raw_norms = flat.reorder(self._flat, self._raw, self._raw_norms)
+            self._flat = None
+        self._set_plan(plan)
+        if message is not None:
+            self.guard.warn("laws", message)
+
+    def _rebind(self) -> None:
+        """Modules or parameters were replaced or removed."""
+        before, self._binding = self._binding, Binding(self._root)
+        self.optimizers.refresh()
+        if (plan := self.plan) is None or self.buffer is None:
+            return
+        if gone := first_replaced(before, self._root, plan.parameters.flat.tensors):
+            self.buffer.measure(self.counter.step)
+            self.plan = self.buffer = None
+            text = f"recording of the model stopped before step {self.counter.step} because {gone} was replaced"
+            self.guard.warn("replaced parameters", f"{text}; call gatdiag.watch again")
+        else:
+            self.modules.set_layers(plan.layers)
+
+    def _add_unfrozen(self) -> None:
+        """Take samples, too, of parameters that have become trainable since the plan was made."""
+        plan, buffer = self.plan, self.buffer
+        if plan is None or buffer is None or not any(p.requires_grad for p in plan.parameters.others):
+            return
+        if self._sample is not None and self._sample.gradients:
+            return
+        buffer.measure(self.counter.step)
+        plan.parameters.add_unfrozen()
+        self._raw = self._raw_norms = None  # these parameters are not in it
+        self._set_plan(plan)
+
+    def _set_plan(self, plan: RecordingPlan) -> None:
+        if self._writer is None:
+            return
+        self.plan = plan
+        self.scalars.parameters = plan.parameters
+        self.inspection.parameters = plan.parameters.flat.tensors
+        self.buffer = SampleBuffer(plan, self._settings.selection.columns, self.guard, self._writer)

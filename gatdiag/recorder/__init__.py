@@ -6,7 +6,7 @@ several steps are measured together) -> `Writer` -> the store.
 - `recorder`: brings all parts together; `settings`: the arguments of `watch`
 - `layers`: modules -> rows of `layers`, with `attention`; `channels`: which axis of an output has the channels;
   `edges`: which has the nodes, and the edges between them; `deferred`: on an accelerator, outputs that wait
-- `optimizers`: notices optimizer steps; `backward`: backward passes; `schedule`: which steps are recorded
+- `optimizers`: notices optimizer steps; `backward`: backward passes; `budget`: which steps are recorded
 - `backlog`: copies of the weights and gradients of steps, which wait to be measured together
 - `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`
 - `model`: the recording plan, made at the first training forward pass; `tape`: traces training that calls parts of a
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS
     from gatdiag.recorder.backlog import Status
+    from gatdiag.recorder.budget import Every
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.recorder import Recorder
-    from gatdiag.recorder.schedule import Every
     from gatdiag.recorder.settings import Metrics, Patterns, Settings, select
 
 __all__ = [
@@ -46,7 +46,7 @@ _HOME = {
     "GROUPS": "gatdiag.quantities",
     "Status": "gatdiag.recorder.backlog",
     **dict.fromkeys(("Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
-    "Every": "gatdiag.recorder.schedule",
+    "Every": "gatdiag.recorder.budget",
     "Recorder": "gatdiag.recorder.recorder",
     **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),
 }

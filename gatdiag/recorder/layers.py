@@ -35,11 +35,11 @@ from gatdiag.metrics import smoothing
 from gatdiag.quantities import GROUPS, columns, metric_functions, values_by_column
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import is_in_backward_pass
+from gatdiag.recorder.budget import Stopwatch
 from gatdiag.recorder.channels import channel_axis
 from gatdiag.recorder.deferred import Deferred, Row
 from gatdiag.recorder.edges import Edges
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
 from gatdiag.structure import Layer, Structure

@@ -20,6 +20,7 @@ from gatdiag.recorder import meta
 from gatdiag.recorder.alarm import Alarm
 from gatdiag.recorder.backlog import Backlog, Observer, Sample
 from gatdiag.recorder.backward import BackwardPass, is_in_backward_pass
+from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.layers import LayerRecorder
 from gatdiag.recorder.model import RecordingPlan, WatchedModel, find_static_layers
@@ -30,7 +31,6 @@ from gatdiag.recorder.optimizers import (
     parameter_unscale,
 )
 from gatdiag.recorder.scalars import TrainerMetrics, are_plain, find_training_loss, flatten, to_scalar
-from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.weights import are_equal, are_finite
@@ -97,8 +97,7 @@ class Recorder:
         self._settings, self._selection, self._observer = settings, settings.selection, observer
         self._scaler = settings.scaler
         self._guard, self._stopwatch = Guard(), Stopwatch()
-        self._pace = Pace(settings.budget_share, self._stopwatch)
-        self._counter = StepCounter(settings.every, self._pace, self._guard)
+        self._counter = StepCounter(settings.every, settings.budget_share, self._stopwatch, self._guard)
         self._model = WatchedModel(self._root, settings, self._guard, self._begin_plan, self._apply_plan)
         self._layers = LayerRecorder(self._root, self._model.tape, self._selection, self._guard, self._stopwatch, self)
         self._steps = OptimizerHooks(self._parameters, self, self._guard, settings.optimizers)
@@ -106,7 +105,6 @@ class Recorder:
         self._backlog: Backlog | None = None  # None until the first training step, and after parameters were replaced
         self._sample: Sample | None = None  # of the open step
         self._gradient_count = -1  # parameters with a gradient in the last step
-        self._unchecked_steps, self._check_interval = 0, 1  # steps since gradients were read, and from one to the next
         self._backward_pass = BackwardPass()
         self._signals = Signals(self._root, self._guard, self.on_gradient)
         self._trainer = TrainerMetrics(self._root)
@@ -478,9 +476,8 @@ class Recorder:
         if counter.record is not None or not self._layers.is_idle or backlog is None or is_in_backward_pass():
             return False
         begin, record = self._stopwatch.clock(), counter.next_record
-        self._unchecked_steps += 1
         can_skip = record is None or not backlog.plan.needs_prediction(record)
-        if can_skip and self._unchecked_steps >= self._check_interval:
+        if can_skip:
             can_skip = self._guard("this step", self._check_gradients, backlog.plan) is True
         self._layers.go_idle()
         self._stopwatch.seconds += self._stopwatch.clock() - begin
@@ -502,12 +499,8 @@ class Recorder:
 
     def _check_gradients(self, plan: RecordingPlan) -> bool:
         """True if as many parameters have gradients as at the last step, all finite."""
-        begin = self._stopwatch.clock()
         gradients = _collect_gradients(plan)
-        is_like_last = len(gradients) == self._gradient_count and are_finite(gradients)
-        self._check_interval = self._pace.check_interval(self._stopwatch.clock() - begin)
-        self._unchecked_steps = 0
-        return is_like_last
+        return len(gradients) == self._gradient_count and are_finite(gradients)
 
     def _check_for_errors(self) -> None:
         if self._alarm is not None and self._writer is not None:
@@ -600,9 +593,7 @@ class Recorder:
         backlog = self._backlog
         if backlog is None:
             return
-        begin, records = self._stopwatch.clock(), len(backlog)
         backlog.measure(before)
-        self._pace.add_measuring(self._stopwatch.clock() - begin, records)
         if self._observer is not None and (status := backlog.status()) is not None:
             self._guard("the progress line", self._observer, status)
 

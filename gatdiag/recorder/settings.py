@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.quantities import GROUPS, Group, quantity
-from gatdiag.recorder.schedule import DEFAULT_BUDGET, Every
+from gatdiag.recorder.budget import DEFAULT_BUDGET, Every
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]

@@ -66,18 +66,19 @@ def watch(
             that the first gradients violate are not recorded, as with a penalty on weights in the loss. For a
             LightningModule, the values of `self.log` are recorded, and its loss as `loss`.
         folder: Where the run is written; `gatdiag.run` documents the format. See `overwrite`.
-        every: Which steps are recorded. "auto": every step until recording has taken 3 s, and then evenly spaced steps,
-            as often as 5 % of the training time (`budget`) allows. That includes expensive quantities; the search for
-            laws counts as at most 2.5 s. A number k: steps 0, k, 2k, ... "log": densely early, sparsely later. Or a
-            function of the step. Logged values are kept for every step. If a step takes a few milliseconds or less,
-            "auto" looks for NaN at some of the steps that are not recorded; if it takes one or two, noticing and
-            logging steps alone exceeds the budget, and "auto" rarely records.
+        every: Which steps are recorded. "auto": the first thirty, and then at least one in each tenth of the run,
+            whatever its length and the cost; more as `budget` allows, which is every step until recording has taken
+            about 1.5 s, and then ever fewer until 5% of the training time are kept. That includes expensive quantities,
+            but not the first step, with the search for laws. A number k: steps 0, k, 2k, ... "log": densely early,
+            sparsely later. Or a function of the step. Logged values are kept for every step, and NaN is looked for. If
+            a step takes a millisecond or two, noticing and logging steps alone exceeds the budget.
         metrics: "fast", "standard" or "full", or names of groups (`gatdiag.recorder.GROUPS`) and columns. "standard"
             records everything except cosine distances: ranks and energies at every 100th record, spectral norms at
             every 50th, quantiles of change and attention entropy at every 10th, everything else at each. "fast" records
             layers at every 10th record, and no laws, changes or expensive quantities.
         budget: Share of the training time that recording may take, such as 0.03. The default is 0.05 with
-            `every="auto"`, and no limit otherwise. Steps that would exceed it are not recorded, so which steps are
+            `every="auto"`, and no limit otherwise. The share of the first minute may be spent at once (3 s with 5%),
+            and is within the share after two minutes. Steps that would exceed it are not recorded, so which steps are
             recorded depends on the clock.
         optimizer: Count only the steps of this optimizer, or of these.
         scaler: The gradient scaler, so that gradients of layer outputs are unscaled, too. A `torch.amp.GradScaler` is

@@ -8,16 +8,15 @@ numbers. On the CPU, copying takes longer than it saves.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.recorder.guard import Guard
 
 _MAX_BYTES: Final = 64 << 20  # of copies that wait; as much again while they are stacked
 
-Measure: TypeAlias = Callable[..., Tensor]  # tensors with an axis for B items in front -> (B, columns), float64
+# tensors with an axis for B items in front -> a NamedTuple of (B,), float64
+Measure: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Batch:
@@ -26,8 +25,8 @@ class Batch:
     def __init__(self, measure: Measure, owner: "Deferred") -> None:
         self._measure, self._owner = measure, owner
         self._waiting: list[tuple[Tensor, ...]] = []
-        self._found: Tensor | None = None
-        self._numbers: NDArray[np.float64] | None = None
+        self._found: Any = None
+        self._rows: list[Any] | None = None
 
     def add(self, tensors: tuple[Tensor, ...]) -> "Row":
         """Keep tensors, and return the row of their numbers."""
@@ -43,26 +42,27 @@ class Batch:
             del waiting, columns  # the copies
             self._found = self._owner.guard("layers that are measured together", self._measure, *stacked)
 
-    def read(self) -> NDArray[np.float64] | None:
-        """The numbers, (B, columns), or None if measuring failed; waits for the device."""
-        if self._numbers is None:
+    def read(self) -> list[Any] | None:
+        """What the function would return of each item, in numbers; None if measuring failed. Waits for the device."""
+        if self._rows is None:
             self._owner.measure()
             self.measure()  # if the owner was cleared
-            self._numbers = None if self._found is None else self._found.cpu().numpy()
+            if self._found is not None:
+                self._rows = [*map(type(self._found)._make, torch.stack([*self._found], 1).tolist())]
             self._found = None
-        return self._numbers
+        return self._rows
 
 
 class Row(NamedTuple):
-    """The numbers of one item of a batch."""
+    """What was measured of one item of a batch."""
 
     batch: Batch
     number: int
 
-    def read(self) -> NDArray[np.float64] | None:
-        """The numbers, (columns,), or None if measuring failed; waits for the device."""
-        numbers = self.batch.read()
-        return None if numbers is None else numbers[self.number]
+    def read(self) -> Any:
+        """What the function would return of it, in numbers, or None if measuring failed; waits for the device."""
+        rows = self.batch.read()
+        return None if rows is None else rows[self.number]
 
 
 class Deferred:

@@ -31,8 +31,8 @@ from torch.nn.modules import module as module_hooks
 from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
-from gatdiag.metrics import smoothing
-from gatdiag.quantities import GROUPS, columns, metric_functions, values_by_column
+from gatdiag.metrics import AttentionSpread, smoothing
+from gatdiag.quantities import Metric, columns, metric_functions
 from gatdiag.recorder import attention
 from gatdiag.recorder.backward import is_in_backward_pass
 from gatdiag.recorder.channels import channel_axis
@@ -48,11 +48,7 @@ if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
 
 _GROUPS: Final = {each.group for each in columns("layers")}
-_GROUPS_WITH_METRICS: Final = {each.group for each in columns("layers") if each.takes}
-_OUTPUT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
-_GRADIENT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-_ATTENTION_COLUMNS: Final = GROUPS["attention"].columns
-_METRICS: Final = metric_functions("layers")  # (function, its arguments, whether of the gradient) -> columns
+_OUTPUTS, _GRADIENTS, _ATTENTION, *_METRICS = metric_functions("layers")
 _LOSS_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # unit -> power of the loss scale
 _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("layers") if each.unit in _LOSS_POWERS}
 _GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks
@@ -72,9 +68,9 @@ class ForwardPass:
     runs: dict[str, int] = field(default_factory=dict)  # layer -> number of its last run
     channels: dict[str, int] = field(default_factory=dict)  # layer -> axis of its output
     edges: dict[str, Tensor | None] = field(default_factory=dict)  # between the rows of X
-    outputs: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
-    gradients: dict[str, smoothing.Numbers | Row] = field(default_factory=dict)
-    attention: dict[str, tuple[float, ...] | Row] = field(default_factory=dict)
+    outputs: dict[str, smoothing.OutputStatistics | Row] = field(default_factory=dict)
+    gradients: dict[str, smoothing.OutputStatistics | Row] = field(default_factory=dict)
+    attention: dict[str, AttentionSpread | Row] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # layer -> column -> value
     runs_with_gradient: set[int] = field(default_factory=set)
     has_ended: bool = False
@@ -107,7 +103,7 @@ class LayerRecorder:
         self.is_idle = False  # only the next training pass is waited for
         self._warning_filter: Any = None
         self.due_groups: frozenset[str] = frozenset()  # measured at the coming step; empty if it is not recorded
-        self._due_metrics: list[tuple[str, str, bool]] = []  # keys of `_METRICS`
+        self._due_metrics: list[Metric] = []
         self._is_recorded = self._is_due = False  # whether the step is recorded, and any group of layers is due
         self._step = self._passes = self._runs = 0
         self._pass = ForwardPass()
@@ -189,15 +185,14 @@ class LayerRecorder:
         self._is_recorded = record is not None
         self.due_groups = frozenset() if record is None else self._selection.groups_due(record)
         self._is_due = not self.due_groups.isdisjoint(_GROUPS)
-        has_metrics = not self.due_groups.isdisjoint(_GROUPS_WITH_METRICS)
-        self._due_metrics = [*filter(self._is_metric_due, _METRICS)] if has_metrics else []
+        self._due_metrics = [*filter(self._is_metric_due, _METRICS)]
         self._step += 1
         self._last_with_gradient = None
         self._begin_pass()
 
-    def _is_metric_due(self, key: tuple[str, str, bool]) -> bool:
-        found = _METRICS[key]
-        return found[0].group in self.due_groups and any(each.name in self._selection.columns for each in found)
+    def _is_metric_due(self, metric: Metric) -> bool:
+        is_wanted = any(each.name in self._selection.columns for each in metric.quantities)
+        return is_wanted and metric.group in self.due_groups
 
     def _begin_pass(self) -> None:
         self._passes += 1
@@ -327,10 +322,8 @@ class LayerRecorder:
 
     def _measure_attention(self, layer: str, read: Callable[[], attention.Coefficients]) -> None:
         alpha, target = read()
-        if alpha.is_cpu:
-            self._pass.attention[layer] = (*(float(value) for value in metrics.attention_spread(alpha, target)),)
-        else:
-            self._pass.attention[layer] = self._deferred.add(metrics.spread_together, alpha, target)
+        measure, is_here = metrics.attention_spread, alpha.is_cpu
+        self._pass.attention[layer] = measure(alpha, target) if is_here else self._deferred.add(measure, alpha, target)
 
     def _unhook_attention(self, layer: str) -> None:
         if layer in self._attention_hooks:
@@ -362,26 +355,24 @@ class LayerRecorder:
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
-            if any(takes == "x, edges" for _, takes, _ in self._due_metrics):
+            if any(metric.needs == "edges" for metric in self._due_metrics):
                 edges, reason = self._edges.between_rows(module, inputs, output, channels)
                 forward_pass.edges[layer] = edges
                 if reason:
                     self.notes.setdefault(f"edges of {layer}", f"what depends on edges, of {layer}: {reason}")
-            self._measure_metrics(layer, matrix, forward_pass, is_gradient=False)
+            self._measure_metrics(layer, matrix, forward_pass, "output")
         self._runs += 1
         forward_pass.runs[layer] = self._runs
         return forward_pass, self._runs
 
     def _measure(
-        self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Row], layer: str, matrix: Tensor
+        self, forward_pass: ForwardPass, into: dict[str, smoothing.OutputStatistics | Row], layer: str, matrix: Tensor
     ) -> None:
         if not matrix.is_cpu and matrix.numel():
-            into[layer] = self._deferred.add(smoothing.measure_together, matrix)
+            into[layer] = self._deferred.add(smoothing.output_statistics, matrix)
             return
-        numbers: Any = smoothing.measure(matrix)
-        into[layer] = numbers
-        if numbers[-1]:
-            forward_pass.is_suspect = True
+        statistics = into[layer] = smoothing.output_statistics(matrix)
+        forward_pass.is_suspect |= bool(statistics.non_finite)
 
     def _measure_gradient(self, layer: str, forward_pass: ForwardPass, number: int, gradient: Tensor) -> None:
         if number in forward_pass.runs_with_gradient:
@@ -395,19 +386,17 @@ class LayerRecorder:
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.gradients, layer, matrix)
         if self._due_metrics:
-            self._measure_metrics(layer, matrix, forward_pass, is_gradient=True)
+            self._measure_metrics(layer, matrix, forward_pass, "output gradient")
 
-    def _measure_metrics(self, layer: str, matrix: Tensor, forward_pass: ForwardPass, *, is_gradient: bool) -> None:
+    def _measure_metrics(self, layer: str, matrix: Tensor, forward_pass: ForwardPass, of: str) -> None:
         edges, values = forward_pass.edges.get(layer), forward_pass.metrics.setdefault(layer, {})
-        for key in self._due_metrics:
-            metric, takes, is_of_gradient = key
-            if is_of_gradient is not is_gradient or (takes == "x, edges" and edges is None):
+        for metric in self._due_metrics:
+            if metric.of != of or (metric.needs == "edges" and edges is None):
                 continue
-            given = (matrix, edges) if takes == "x, edges" else (matrix,)
-            label = " and ".join(each.label for each in _METRICS[key])
-            found = self._guard(label, getattr(metrics, metric), *given)
+            given = (matrix, edges) if metric.needs == "edges" else (matrix,)
+            found = self._guard(metric.label, getattr(metrics, metric.function), *given)
             if found is not None:
-                values |= values_by_column(_METRICS[key], found)
+                values |= metric.by_column(found)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -453,16 +442,16 @@ def build_columns(
     """The columns of several steps, with a row for each layer that ran in each pass."""
     rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.runs]
     found: dict[str, tuple[list[int], Any]] = {}  # column -> rows that have it, and their values
-    for names, of_rows in (
-        (_OUTPUT_COLUMNS, [seen.outputs.get(name) for _, seen, name in rows]),
-        (_GRADIENT_COLUMNS, [seen.gradients.get(name) for _, seen, name in rows]),
-        (_ATTENTION_COLUMNS, [seen.attention.get(name) for _, seen, name in rows]),
+    for metric, of_rows in (
+        (_OUTPUTS, [seen.outputs.get(name) for _, seen, name in rows]),
+        (_GRADIENTS, [seen.gradients.get(name) for _, seen, name in rows]),
+        (_ATTENTION, [seen.attention.get(name) for _, seen, name in rows]),
     ):
-        numbers = [item.read() if isinstance(item, Row) else item for item in of_rows]
-        there = [row for row, item in enumerate(numbers) if item is not None]
+        results = [item.read() if isinstance(item, Row) else item for item in of_rows]
+        there = [row for row, item in enumerate(results) if item is not None]
+        measured = [metric.by_column(item) for item in results if item is not None]
         if there:
-            table = np.array([item for item in numbers if item is not None])
-            found |= {column: (there, values) for column, values in zip(names, table.T, strict=True)}
+            found |= {name: (there, np.array([float(each[name]) for each in measured])) for name in measured[0]}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.metrics.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.metrics.get(name, ())]
         values = [rows[row][1].metrics[rows[row][2]][column] for row in there]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.quantities import LEVELS, change_quantile, metric_functions, values_by_column
-from gatdiag.weight_change import FRACTIONS
+from gatdiag.quantities import Metric, metric_functions
+from gatdiag.weight_change import change_fractions, change_quantiles
 
 if TYPE_CHECKING:
     from gatdiag.recorder.backlog import Sample
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 Flat: TypeAlias = list[Tensor]  # one for each device and dtype
 Floats: TypeAlias = NDArray[np.float64]
 
-# Functions of `gatdiag.metrics` of a weight matrix -> their columns.
-MATRIX_METRICS: Final = {metric: found for (metric, *_), found in metric_functions("parameters").items()}
+_METRICS: Final = metric_functions("parameters")
 _MAX_ENTRIES = 1 << 20  # of parameters that are stacked at a time, to fit into the CPU cache
 _MAX_ENTRIES_AWAY = 1 << 22  # the same on an accelerator, for whose memory stacks and their temporaries must be small
 _WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -203,23 +202,25 @@ class Weights:
             ratio = self._measure_each(changes, metrics.norms_of_pieces) / norm
         every = np.ones(norm.shape, dtype=bool)
         has_gradient = np.stack([sample.has_gradient[: len(self.names)] for sample in samples])
+        has_update = every & [[flats is not None] for flats in changes]
         found: dict[str, tuple[Floats, NDArray[np.bool_]]] = {  # column -> values, and where they were measured
             "norm": (norm, every),
             "gradient_norm": (gradient_norm, has_gradient),
             "relative_gradient_norm": (relative, has_gradient),
-            "update_ratio": (ratio, every & [[flats is not None] for flats in changes]),
+            "update_ratio": (ratio, has_update),
         }
         if any("health" in sample.due_groups for sample in samples):
             is_due = every & [["health" in sample.due_groups] for sample in samples]
             found["non_finite"] = self._count_non_finite(weights, norm), is_due
             found["gradient_non_finite"] = self._count_non_finite(gradients, gradient_norm), is_due & has_gradient
+        where_of = {"weight": every, "gradient": has_gradient, "update": has_update}
         for group, what, function, where in (
             ("changes", "fractions of changed weights", self.changes, every),
             ("quantiles", "quantiles of changes", self.quantiles, every),
             *(
-                (of[0].group, " and ".join(one.label for one in of), partial(self.matrices, metric), self.is_matrix)
-                for metric, of in MATRIX_METRICS.items()
-                if any(each.name in columns for each in of)
+                (metric.group, metric.label, partial(self._call, metric), where_of[metric.of] & self._is_for(metric))
+                for metric in _METRICS
+                if any(each.name in columns for each in metric.quantities)
             ),
         ):
             is_due = np.array([group in sample.due_groups for sample in samples])
@@ -253,42 +254,42 @@ class Weights:
 
     def changes(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Fractions of weights that changed since the beginning, that never did, and that are large enough to count."""
-        found = self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions)
-        return dict(zip(FRACTIONS, found, strict=True))
+        found: dict[str, Floats] = defaultdict(partial(np.full, (len(samples), len(self.names)), np.nan))
+        for row, sample in enumerate(samples):
+            for positions, sizes, *tensors in self._zip_real(sample.weights):
+                initial, absolute, now = (tensor.cpu().numpy() for tensor in tensors)
+                for column, values in change_fractions(initial, now, sizes, absolute).items():
+                    found[column][row, positions] = values
+        return found
 
     def quantiles(self, samples: Sequence["Sample"]) -> dict[str, Floats]:
         """Quantiles of relative and absolute change since the beginning."""
-        found = self._measure_change(
-            samples, (2, len(LEVELS)), lambda initial, now, sizes, _: metrics.change_quantiles(initial, now, sizes)
-        )
-        return {
-            change_quantile(kind, level): found[number, at]
-            for number, kind in enumerate(("relative", "absolute"))
-            for at, level in enumerate(LEVELS)
-        }
-
-    def _measure_change(
-        self, samples: Sequence["Sample"], shape: tuple[int, ...], measure: Callable[..., Tensor]
-    ) -> Floats:
-        """(*shape, samples, parameters), of initial values, values, sizes and absolute entries."""
-        chunks = []
-        for chunk in self.flat.chunk(samples):
-            found = np.full((*shape, len(chunk), len(self.names)), np.nan)
-            stacked = [torch.stack(flats) for flats in zip(*(sample.weights for sample in chunk), strict=True)]
-            for positions, sizes, initial, absolute, flats in self._zip_real(stacked):
-                found[..., positions] = measure(initial, flats, sizes, absolute).cpu().numpy()
-            chunks.append(found)
-        return np.concatenate(chunks, axis=-2)
-
-    def matrices(self, metric: str, samples: Sequence["Sample"]) -> dict[str, Floats]:
-        """The columns of a function of `gatdiag.metrics`, of weights with two or more axes except attention vectors."""
-        found = {each.name: np.full((len(samples), len(self.names)), np.nan) for each in MATRIX_METRICS[metric]}
+        found: dict[str, Floats] = defaultdict(partial(np.full, (len(samples), len(self.names)), np.nan))
         for row, sample in enumerate(samples):
-            for positions, sizes, _, _, flat in self._zip_real(sample.weights):
+            for positions, sizes, initial, _, now in self._zip_real(sample.weights):
+                pairs = zip(*(tensor.cpu().split(sizes) for tensor in (initial, now)), strict=True)
+                for position, (w_0, w) in zip(positions, pairs, strict=True):
+                    arrays = w_0.numpy(), w.numpy()
+                    both = change_quantiles(*arrays, "relative") | change_quantiles(*arrays, "absolute")
+                    for column, value in both.items():
+                        found[column][row, position] = value
+        return found
+
+    def _is_for(self, metric: Metric) -> NDArray[np.bool_]:
+        """The parameters that a function of `gatdiag.metrics` is for."""
+        return self.is_matrix if metric.needs == "matrix" else np.ones_like(self.is_matrix)
+
+    def _call(self, metric: Metric, samples: Sequence["Sample"]) -> dict[str, Floats]:
+        """The columns of a function of `gatdiag.metrics`, of each parameter that it is for."""
+        found: dict[str, Floats] = defaultdict(partial(np.full, (len(samples), len(self.names)), np.nan))
+        for row, sample in enumerate(samples):
+            tensors = {"weight": sample.weights, "gradient": sample.gradients, "update": sample.weight_change()}
+            for positions, sizes, _, _, flat in self._zip_real(tensors[metric.of] or []):
                 for position, piece in zip(positions, flat.split(sizes), strict=True):
-                    if self.is_matrix[position]:
-                        for name, value in measure_matrix(metric, piece.view(self._recorded.shapes[position])).items():
-                            found[name][row, position] = value
+                    if self._is_for(metric)[position]:
+                        result = getattr(metrics, metric.function)(piece.view(self._recorded.shapes[position]))
+                        for name, value in metric.by_column(result).items():
+                            found[name][row, position] = float(value)
         return found
 
     def _measure_each(
@@ -322,12 +323,6 @@ class Weights:
         for (positions, sizes, initial, absolute), flat in zip(columns, flats, strict=False):
             if not flat.is_complex():
                 yield positions, sizes, initial, absolute, flat[..., : len(initial)]
-
-
-def measure_matrix(metric: str, weight: Tensor) -> dict[str, float]:
-    """The columns of a function of `gatdiag.metrics`, of one weight matrix."""
-    found = values_by_column(MATRIX_METRICS[metric], getattr(metrics, metric)(weight))
-    return {name: float(value) for name, value in found.items()}
 
 
 def _non_finite_counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

@@ -1,6 +1,7 @@
 """Recording on an accelerator: the same values, and no wait for it. Without one, tensors pretend to be there."""
 
 import traceback
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -99,8 +100,12 @@ def test_the_first_value_of_a_batch_that_is_not_finite(tmp_path, away):
     assert (found["step"], found["non_finite"], found["first"]) == (2, 2, [7, 3])
 
 
+class Sums(NamedTuple):
+    total: torch.Tensor
+
+
 def sums(x):
-    return x.double().sum((1, 2)).unsqueeze(1)
+    return Sums(x.double().sum((1, 2)))
 
 
 def test_copies_are_measured_before_they_take_more_memory_than_allowed(monkeypatch):
@@ -112,15 +117,15 @@ def test_copies_are_measured_before_they_take_more_memory_than_allowed(monkeypat
     rows.append(waiting.add(sums, large))  # is measured at once
     tensor.zero_()
     large.zero_()
-    assert [row.read().item() for row in rows] == [0.0, 8.0, 16.0, 24.0, 32.0, 40.0, 20.0]
+    assert [row.read().total for row in rows] == [0.0, 8.0, 16.0, 24.0, 32.0, 40.0, 20.0]
     assert not waiting._batches
     kept = waiting.add(sums, torch.ones(1, 1))
     waiting.clear()
-    assert kept.read().item() == 1.0
+    assert kept.read().total == 1.0
 
 
 def test_what_cannot_be_measured_is_lost_alone(tmp_path, monkeypatch, away):
-    measure, calls = smoothing.measure_together, []
+    measure, calls = smoothing.output_statistics, []
 
     def failing(x):
         calls.append(x)
@@ -128,7 +133,7 @@ def test_what_cannot_be_measured_is_lost_alone(tmp_path, monkeypatch, away):
             raise RuntimeError("out of memory")
         return measure(x)
 
-    monkeypatch.setattr(smoothing, "measure_together", failing)
+    monkeypatch.setattr(smoothing, "output_statistics", failing)
     monkeypatch.setattr(deferred, "_MAX_BYTES", 1)
     with pytest.warns(RecordingWarning, match="out of memory"):
         run = train(tmp_path / "run", steps=3, metrics="standard", every=1).run

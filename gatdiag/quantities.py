@@ -1,25 +1,29 @@
 """The catalog: every recorded column, described once. No torch.
 
 The schema of a run, what `metrics=` selects, what recorders and checkpoints measure, the labels of figures and the
-documentation all come from here. To add a quantity of a layer's output, of its gradient or of a weight matrix, write
+documentation all come from here. To add a quantity of a layer's output, or of a parameter's weight, gradient or update,
+write
 
-    its function    in a file of `gatdiag.metrics`; it may return several columns at once
-    its entry       in a group below: ``metric`` names the function that is called, ``takes`` its arguments,
-                    ``reduction`` how the weights of one layer are reduced to one number
+    its function    in a file of `gatdiag.metrics`; it may return several columns at once, as a NamedTuple with their
+                    names
+    its entry       in a group below: ``function`` names the function, ``of`` what it is called with, ``reduction`` how
+                    the numbers of one layer's parameters are reduced to one
     its test        of the function, against an independent computation; the tests that hold for every column (its
                     schema, that it is recorded and described, how it scales) read this catalog
 
 and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.report.tables`,
 whose columns have to fit a screen, or draw it in a figure. A new group also needs a place in the presets of
-`gatdiag.recorder.settings`. `gatdiag.recorder.backlog` computes all other quantities. `STORED` are the few that only a
+`gatdiag.recorder.settings`. The recorder computes the quantities without a function. `STORED` are the few that only a
 run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
+Of: TypeAlias = Literal["", "output", "output gradient", "attention", "weight", "gradient", "update"]
+Needs: TypeAlias = Literal["", "edges", "matrix"]
 
 LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # recorded quantiles of weight changes
 SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as in the papers
@@ -47,17 +51,18 @@ class Quantity:
         high: What a high value means.
         low: What a low value means.
         paper: The source.
-        metric: The function of `gatdiag.metrics` that recorders call for it, alone or for several columns in order; ""
-            if it is computed together with others in another way.
-        takes: Arguments of that function: "x" or "x, edges" of each layer; "W" for each parameter with two or more axes
-            that is not an attention vector.
+        of: What it is measured of: each layer's output X, dL/dX or attention coefficients; each parameter's weight,
+            gradient or update, which is the change of the weight by the optimizer step; "" for other things.
+        function: The function of `gatdiag.metrics` of that tensor that computes it; "" if the recorder does.
+        field: Its name in the NamedTuple that the function returns, if that is not the name of the column.
+        needs: "edges" if the function's second argument is the edges between the rows of X, without which it is null;
+            "matrix" if it is null for attention vectors and for parameters with less than two axes.
         reduction: How the weights of one layer are reduced to one number: largest, smallest, mean weighted by the
             number of entries that count, norm of all entries together, or ratio of two such norms (the largest ratio if
             these were not recorded).
         counted: Column of the fraction of a weight's entries that count; "" if all do.
         symbol: A short form of the equation, for an axis; the label is used if it is "".
         relative_to: Column of the norm that it is divided by, which makes it 0 / 0 if that is zero; "" if none.
-        is_of_gradient: Whether it is measured on dL/dX instead of the layer's output X.
         is_share: Whether it is a fraction from 0 to 1.
         is_compared: Whether a comparison of two runs includes it.
     """
@@ -72,15 +77,49 @@ class Quantity:
     high: str = ""
     low: str = ""
     paper: str = ""
-    metric: str = ""
-    takes: Literal["", "x", "x, edges", "W"] = ""
+    of: Of = ""
+    function: str = ""
+    field: str = ""
+    needs: Needs = ""
     reduction: Literal["largest", "smallest", "mean", "norm", "gradient_norm / norm"] = "largest"
     counted: str = ""
     symbol: str = ""
     relative_to: str = ""
-    is_of_gradient: bool = False
     is_share: bool = False
     is_compared: bool = True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function of `gatdiag.metrics`, with the columns that it fills.
+
+    Attributes:
+        function: Its name.
+        of: As for `Quantity`.
+        needs: As for `Quantity`.
+        quantities: Its columns, which are of one group.
+    """
+
+    function: str
+    of: Of
+    needs: Needs
+    quantities: tuple[Quantity, ...]
+
+    @property
+    def group(self) -> str:
+        """The group of its columns."""
+        return self.quantities[0].group
+
+    @property
+    def label(self) -> str:
+        """The labels of its columns."""
+        return " and ".join(each.label for each in self.quantities)
+
+    def by_column(self, result: Any) -> dict[str, Any]:
+        """What the function returned, by column."""
+        if not isinstance(result, tuple):
+            return {self.quantities[0].name: result}
+        return {each.name: getattr(result, each.field or each.name) for each in self.quantities}
 
 
 @dataclass(frozen=True)
@@ -133,21 +172,22 @@ def _of_gradient(quantity: Quantity) -> Quantity:
         meaning=quantity.meaning.replace("X", "dL/dX"),
         symbol=quantity.symbol.replace("X", "∇X"),
         relative_to=gradient_name(quantity.relative_to) if quantity.relative_to else "",
-        is_of_gradient=True,
+        of="output gradient",
+        field=quantity.field or quantity.name,
     )
 
 
 def _with_gradients(*of_output: Quantity) -> tuple[Quantity, ...]:
     """The quantities of each layer's output X, then the same of dL/dX."""
-    return (*of_output, *map(_of_gradient, of_output))
+    return (*(replace(quantity, of="output") for quantity in of_output), *map(_of_gradient, of_output))
 
 
-def _non_finite(matrix: str, of: str) -> Quantity:
+def _non_finite(matrix: str, described: str) -> Quantity:
     return Quantity(
         "non_finite",
         label="NaN and infinities",
         equation=f"#{{{matrix}ᵢⱼ ∉ ℝ}}",
-        meaning=f"number of entries of {of} that are NaN or infinite",
+        meaning=f"number of entries of {described} that are NaN or infinite",
         high="the values are unusable",
         low="zero: all values are finite",
         is_compared=False,
@@ -243,6 +283,7 @@ _GROUPS = (
             meaning="Frobenius norm of the parameter W",
             high="the weight grows",
             low="the weight shrinks",
+            of="weight",
             reduction="norm",
         ),
         Quantity(
@@ -253,6 +294,7 @@ _GROUPS = (
             meaning="Frobenius norm of its gradient",
             high="gradients explode",
             low="gradients vanish",
+            of="gradient",
             reduction="norm",
             symbol="‖∇W‖",
         ),
@@ -274,6 +316,7 @@ _GROUPS = (
             meaning="norm of the change of W by this optimizer step, divided by norm",
             high="steps overwrite the parameter",
             low="the optimizer hardly moves the parameter",
+            of="update",
         ),
     ),
     _group(
@@ -325,9 +368,10 @@ _GROUPS = (
         "health",
         "parameters",
         0.5,
-        _non_finite("W", "W"),
+        replace(_non_finite("W", "W"), of="weight"),
         replace(
             _non_finite("∇W", "its gradient"),
+            of="gradient",
             name="gradient_non_finite",
             label="NaN and infinities of the gradient",
         ),
@@ -359,8 +403,9 @@ _GROUPS = (
             high="the layer can amplify differences and gradients",
             low="the layer shrinks differences and gradients",
             paper=_TAMING,
-            metric="spectral_norm",
-            takes="W",
+            of="weight",
+            function="spectral_norm",
+            needs="matrix",
         ),
     ),
     _group(
@@ -379,6 +424,7 @@ _GROUPS = (
                 low="values vanish",
                 paper=_TAMING,
                 symbol="‖X‖",
+                function="output_statistics",
             ),
             Quantity(
                 "mu",
@@ -391,6 +437,7 @@ _GROUPS = (
                 paper=_TAMING,
                 is_compared=False,
                 symbol="μ(X)",
+                function="output_statistics",
             ),
             Quantity(
                 "relative_mu",
@@ -403,6 +450,7 @@ _GROUPS = (
                 is_share=True,
                 symbol="μ(X) / ‖X‖",
                 relative_to="output_norm",
+                function="output_statistics",
             ),
             Quantity(
                 "dead_fraction",
@@ -412,8 +460,9 @@ _GROUPS = (
                 high="many units are never active",
                 low="every unit is active at some node",
                 is_share=True,
+                function="output_statistics",
             ),
-            _non_finite("X", "X"),
+            replace(_non_finite("X", "X"), function="output_statistics"),
         ),
     ),
     _group(
@@ -429,6 +478,8 @@ _GROUPS = (
             high="attention is spread evenly",
             low="attention is on one neighbor",
             is_compared=False,
+            of="attention",
+            function="attention_spread",
         ),
         Quantity(
             "relative_attention_entropy",
@@ -438,6 +489,8 @@ _GROUPS = (
             high="attention is spread evenly",
             low="attention is on one neighbor",
             is_share=True,
+            of="attention",
+            function="attention_spread",
         ),
         Quantity(
             "attention_peak",
@@ -447,6 +500,8 @@ _GROUPS = (
             high="attention is saturated and cannot learn",
             low="attention is spread over several neighbors",
             is_share=True,
+            of="attention",
+            function="attention_spread",
         ),
     ),
     _group(
@@ -464,9 +519,9 @@ _GROUPS = (
                 high="neighbors differ",
                 low="neighbors are alike, or everything vanishes",
                 paper=_ENERGY,
-                metric="energies",
+                function="energies",
+                needs="edges",
                 is_compared=False,
-                takes="x, edges",
             ),
             Quantity(
                 "rayleigh_quotient",
@@ -477,8 +532,8 @@ _GROUPS = (
                 high="neighbors differ",
                 low="neighbors are alike",
                 paper=_ENERGY,
-                metric="energies",
-                takes="x, edges",
+                function="energies",
+                needs="edges",
                 relative_to="output_norm",
             ),
         ),
@@ -497,8 +552,8 @@ _GROUPS = (
                 high="nodes point in different directions",
                 low="nodes point the same way",
                 paper=_MAD,
-                metric="mad",
-                takes="x, edges",
+                function="mad",
+                needs="edges",
             ),
         ),
     ),
@@ -515,8 +570,7 @@ _GROUPS = (
                 high="all directions are used",
                 low="all rows are proportional",
                 paper=_RANK,
-                metric="ranks",
-                takes="x",
+                function="ranks",
             ),
             Quantity(
                 "numerical_rank",
@@ -526,8 +580,7 @@ _GROUPS = (
                 high="all directions are used",
                 low="all rows are proportional",
                 paper=_RANK,
-                metric="ranks",
-                takes="x",
+                function="ranks",
             ),
         ),
     ),
@@ -607,27 +660,18 @@ def columns(table: TableName) -> tuple[Quantity, ...]:
     return tuple(quantity for quantity in QUANTITIES if quantity.table == table)
 
 
-def metric_functions(table: TableName) -> dict[tuple[str, str, bool], list[Quantity]]:
-    """The functions of `gatdiag.metrics` that are called per layer or weight matrix to fill a table.
-
-    Returns:
-        (name of the function, its arguments, whether on gradients) -> the columns that it returns, in order.
+def metric_functions(table: TableName) -> tuple[Metric, ...]:
+    """The functions of `gatdiag.metrics` that fill a table, called with what each is `of`.
 
     Example:
-        >>> [each.name for each in metric_functions("layers")["ranks", "x", False]]
-        ['effective_rank', 'numerical_rank']
+        >>> [(each.function, each.of) for each in metric_functions("layers") if each.group == "ranks"]
+        [('ranks', 'output'), ('ranks', 'output gradient')]
     """
-    found: dict[tuple[str, str, bool], list[Quantity]] = {}
+    found: dict[tuple[str, Of], list[Quantity]] = {}
     for each in columns(table):
-        if each.takes:
-            found.setdefault((each.metric, each.takes, each.is_of_gradient), []).append(each)
-    return found
-
-
-def values_by_column(quantities: Sequence[Quantity], result: Any) -> dict[str, Any]:
-    """The value or values returned by one of `metric_functions`, by column."""
-    values = result if isinstance(result, tuple) else (result,)
-    return {each.name: value for each, value in zip(quantities, values, strict=True)}
+        if each.function:
+            found.setdefault((each.function, each.of), []).append(each)
+    return tuple(Metric(function, of, each[0].needs, tuple(each)) for (function, of), each in found.items())
 
 
 def quantity(table: TableName, column: str) -> Quantity:

@@ -63,7 +63,7 @@ def test_a_package_with_few_rooms_keeps_every_contract(broken_contracts):
         ({"metrics/norm.py": "import typer"}, NO_DRAWING),
         ({"recorder.py": "import gatdiag.laws", "laws.py": "import rich.console"}, NO_DRAWING),
         ({"remedies/balance.py": "import matplotlib"}, NO_DRAWING),
-        ({"metrics/norm.py": "import gatdiag.metrics.change", "metrics/change.py": ""}, METRICS_APART),
+        ({"metrics/norm.py": "import gatdiag.metrics.rank", "metrics/rank.py": ""}, METRICS_APART),
         ({"figures/rank.py": "import gatdiag.figures.norm", "figures/norm.py": ""}, FIGURES_APART),
     ],
 )

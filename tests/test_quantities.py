@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import asdict
 
 import pytest
@@ -14,7 +15,6 @@ from gatdiag.quantities import (
     gradient_name,
     metric_functions,
     quantity,
-    values_by_column,
 )
 
 
@@ -27,9 +27,23 @@ def test_a_column_of_a_table_is_there_once():
 def test_what_a_recorder_calls_returns_its_columns(table):
     edges = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
     x = torch.tensor([[3.0, 0.0], [1.0, 2.0], [0.0, 0.5]])
-    for (metric, takes, _), found in metric_functions(table).items():
-        given = (x, edges) if takes == "x, edges" else (x,)
-        assert values_by_column(found, getattr(metrics, metric)(*given)).keys() == {each.name for each in found}
+    for metric in metric_functions(table):
+        given = (
+            (torch.full((6,), 0.5), edges[1])
+            if metric.of == "attention"
+            else (x, edges)[: 1 + (metric.needs == "edges")]
+        )
+        found = metric.by_column(getattr(metrics, metric.function)(*given))
+        assert found.keys() == {each.name for each in metric.quantities}
+        assert all(math.isfinite(value) for value in found.values())
+        assert {each.group for each in metric.quantities} == {metric.group}
+
+
+def test_results_go_to_columns_by_name():
+    result = metrics.Ranks(numerical_rank=2.0, effective_rank=3.0)
+    of_output, of_gradient = (each for each in metric_functions("layers") if each.function == "ranks")
+    assert of_output.by_column(result) == {"effective_rank": 3.0, "numerical_rank": 2.0}
+    assert of_gradient.by_column(result) == {"gradient_effective_rank": 3.0, "gradient_numerical_rank": 2.0}
 
 
 def test_every_quantity_is_described():

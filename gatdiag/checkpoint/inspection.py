@@ -30,7 +30,7 @@ Notes: TypeAlias = dict[str, list[Path]]  # text -> checkpoints it applies to; e
 
 _MAX_REASONS: Final = 3  # shown of why a model has no laws
 _MAX_PATHS: Final = 2  # shown in a note
-_ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.takes), "c")
+_ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.function), "c")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gatdiag import metrics
 from gatdiag.checkpoint.opening import Checkpoint
-from gatdiag.quantities import GROUPS, STORED
-from gatdiag.recorder.weights import MATRIX_METRICS, measure_matrix
+from gatdiag.quantities import STORED, metric_functions
 from gatdiag.roles import FEATURE
 from gatdiag.structure import Structure
+from gatdiag.weight_change import change_fractions, change_quantiles
 
 _TABLES = ("Embedding", "EmbeddingBag")  # rows are no neurons, and that of the padding index is zero
 
@@ -20,8 +21,10 @@ def measure(tensor: Tensor, *, matrix: bool = False) -> dict[str, float]:
     values = _as_floating(tensor)
     norm = float(metrics.frobenius_norm(values))
     found = {"norm": norm, "non_finite": 0.0 if math.isfinite(norm) else float(metrics.non_finite_count(values))}
-    for metric in MATRIX_METRICS if matrix and tensor.dim() > 1 else ():
-        found |= measure_matrix(metric, values)
+    for metric in metric_functions("parameters"):
+        if metric.of == "weight" and matrix and tensor.dim() > 1:
+            result = metric.by_column(getattr(metrics, metric.function)(values))
+            found |= {column: float(value) for column, value in result.items()}
     return found
 
 
@@ -62,16 +65,14 @@ def measure_changes(
     """
     if initial is None or initial.shape != trained.shape:
         return {}
-    w_0, w = _as_floating(initial).flatten(), _as_floating(trained).flatten()
-    dtype = torch.promote_types(w_0.dtype, w.dtype)
-    w_0, w = w_0.to(dtype), w.to(dtype)
-    absolute = torch.arange(len(w)) if attention else torch.zeros(0, dtype=torch.int64)
-    fractions = metrics.change_fractions(w_0, w, [len(w)], absolute).flatten().tolist()
-    found = dict(zip(GROUPS["changes"].columns, fractions, strict=True))
-    if not quick:
-        quantiles = metrics.change_quantiles(w_0, w, [len(w)]).flatten().tolist()
-        found |= zip(GROUPS["quantiles"].columns, quantiles, strict=True)
-    return found
+    is_single = initial.dtype == trained.dtype == torch.float32
+    dtype = (
+        torch.float32 if is_single else torch.float64
+    )  # in which the difference of two half-precision numbers is exact
+    w_0, w = (tensor.detach().flatten().to(dtype).numpy() for tensor in (initial, trained))
+    fractions = change_fractions(w_0, w, [len(w)], np.arange(len(w) if attention else 0))
+    found = {column: float(value) for column, (value,) in fractions.items()}
+    return found if quick else found | change_quantiles(w_0, w, "relative") | change_quantiles(w_0, w, "absolute")
 
 
 def _count_zero_rows(matrix: Tensor) -> int:

@@ -3,7 +3,6 @@
 The exports are what recorders, checkpoints and remedies compute with.
 
 - `norm`: Frobenius and spectral norms of weights, gradients, updates; NaN and infinities
-- `change`: trained against initial weights
 - `smoothing`: mu, norm and dead units of a layer's output X and of dLoss/dX
 - `dirichlet`: Dirichlet energy over edges
 - `cosine_distance`: mean cosine distance (MAD)
@@ -11,8 +10,10 @@ The exports are what recorders, checkpoints and remedies compute with.
 - `attention`: entropy of attention
 - `lipschitz`: bounds on how far gradients can grow through attention with LipschitzNorm
 
-Except for those that `smoothing.measure` computes in one pass, a metric of a layer's output is a function of X, or of X
-and the edges; a metric of a weight matrix is a function of W. `gatdiag.quantities` says how to record a new one.
+A metric of a layer's output, or of its gradient, is a function of X, or of X and the edges; one of a parameter's
+weight, gradient or update is a function of that tensor. A function with several results returns a NamedTuple, whose
+fields are columns of a run. `gatdiag.quantities` says how to record a new one; `gatdiag.weight_change` compares weights
+with their initial values.
 
 Conventions:
 - Results are float64 on the device of the inputs. Arithmetic is float64, too, because squares of small float32
@@ -27,7 +28,6 @@ Conventions:
 """
 
 from gatdiag.metrics.attention import *
-from gatdiag.metrics.change import *
 from gatdiag.metrics.cosine_distance import *
 from gatdiag.metrics.dirichlet import *
 from gatdiag.metrics.lipschitz import *

@@ -4,13 +4,23 @@ Attention that stays uniform has learned nothing; attention on one edge passes g
 attention dropout in training mode, coefficients do not sum to one: measure in evaluation mode.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["attention_spread", "spread_together"]
+__all__ = ["AttentionSpread", "attention_spread"]
 
 
-def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tuple[Tensor, Tensor, Tensor]:
+class AttentionSpread(NamedTuple):
+    """What `attention_spread` computes: float64, of shape () or (B,)."""
+
+    attention_entropy: Tensor
+    relative_attention_entropy: Tensor
+    attention_peak: Tensor
+
+
+def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> AttentionSpread:
     """Mean entropy, mean relative entropy and fraction of peaked nodes, over heads and nodes, as a run records them.
 
     The entropy H_i = - sum_j alpha_ij log alpha_ij of a target node i, in nats, is 0 if all its attention is on one
@@ -19,14 +29,14 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
 
     Args:
         alpha: (E,) or (E, H), coefficients that sum to one over each target's edges; each head of a node counts
-            separately.
-        target: (E,), `edge_index[1]`.
+            separately. Or (B, E, H), those of many layers, measured with as few kernels as one.
+        target: (E,), `edge_index[1]`; or (B, E).
         level: Threshold above which a coefficient is a peak; at least 0.5, so that a node has at most one.
 
     Returns:
         The mean of H_i over the nodes with incoming edges; the mean of H_i / log d_i over the nodes with at least two,
         which is 1 for uniform attention and 0 for attention on one edge, whatever the degree d_i; and the fraction of
-        the latter that have a peak. 0-d each, float64. NaN (undefined) if there are no such nodes, or if a coefficient
+        the latter that have a peak. NaN (undefined) if there are no such nodes, or if a coefficient
         is not finite.
 
     Example:
@@ -34,32 +44,16 @@ def attention_spread(alpha: Tensor, target: Tensor, level: float = 0.99) -> tupl
         >>> [round(value.item(), 4) for value in attention_spread(alpha, target)]
         [0.2337, 0.5057, 0.5]
     """
-    entropy, relative, peaks = spread_together(alpha.unsqueeze(0), target.unsqueeze(0), level)[0]
-    return entropy, relative, peaks
-
-
-def spread_together(alpha: Tensor, target: Tensor, level: float = 0.99) -> Tensor:
-    """As `attention_spread`, of many layers with as few kernels as of one.
-
-    Args:
-        alpha: (B, E) or (B, E, H).
-        target: (B, E).
-        level: As for `attention_spread`.
-
-    Returns:
-        (B, 3), float64.
-
-    Example:
-        >>> spread_together(torch.full((2, 4), 0.25), torch.zeros(2, 4, dtype=torch.long))[:, 1].tolist()
-        [1.0, 1.0]
-    """
+    if target.dim() == 1:
+        of_one = attention_spread(alpha.unsqueeze(0), target.unsqueeze(0), level)
+        return AttentionSpread(*(value[0] for value in of_one))
     alpha = alpha.double().unsqueeze(-1).flatten(2)
     weight, nodes, chosen = _by_degree(target)
     of_edges = torch.special.entr(alpha).sum(2)  # sums over edges equal sums over nodes
     peaks = ((alpha > level).sum(2) * (weight > 0)).sum(1).double()
     heads = torch.where(alpha.sum((1, 2)).isfinite(), alpha.shape[2], torch.nan)
     nodes, chosen = nodes * heads, chosen * heads
-    return torch.stack([of_edges.sum(1) / nodes, (of_edges * weight).sum(1) / chosen, peaks / chosen], 1)
+    return AttentionSpread(of_edges.sum(1) / nodes, (of_edges * weight).sum(1) / chosen, peaks / chosen)
 
 
 def _by_degree(target: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,18 +12,26 @@ once and averages over nodes, is sqrt(2 E / N) with E the energy of N nodes.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["energies"]
+__all__ = ["Energies", "energies"]
 
 _CHUNK = 1 << 16  # differences computed at a time, to fit a CPU cache; 256 times as many on other devices
 
 
-def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+class Energies(NamedTuple):
+    """What `energies` computes, 0-d each."""
+
+    dirichlet_energy: Tensor
+    rayleigh_quotient: Tensor
+
+
+def energies(x: Tensor, edge_index: Tensor) -> Energies:
     """Dirichlet energy and Rayleigh quotient of X, computed from differences, so that they are accurate near 0.
 
         E(X) = tr(X^T (D - A) X) = 1/2 sum_(i,j) ||x_i - x_j||^2
@@ -40,7 +48,7 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         edge_index: (2, E).
 
     Returns:
-        0-d each. The energy is 0 without edges, the quotient NaN (undefined) if X is zero or empty; both are NaN if x
+        The energy is 0 without edges, the quotient NaN (undefined) if X is zero or empty; both are NaN if x
         contains a NaN or infinity, even at isolated nodes.
 
     Raises:
@@ -65,7 +73,7 @@ def energies(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
     pairs = [*zip(source.split(step), target.split(step), strict=True)]
     plain, symmetric = (_squared_differences(each, pairs) for each in (rows, scaled))
     half = torch.where(x.isfinite().all(), 0.5, torch.nan)
-    return half * plain, half * symmetric / rows.square().sum()
+    return Energies(half * plain, half * symmetric / rows.square().sum())
 
 
 def _squared_differences(x: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

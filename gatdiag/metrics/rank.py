@@ -9,15 +9,24 @@ eigenvalues of X^T X in float64, in a fifth of the time; values below about 1e-7
 float32, count as zero.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from gatdiag.errors import InputError
 
-__all__ = ["ranks"]
+__all__ = ["Ranks", "ranks"]
 
 
-def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
+class Ranks(NamedTuple):
+    """What `ranks` computes, 0-d each."""
+
+    effective_rank: Tensor
+    numerical_rank: Tensor
+
+
+def ranks(x: Tensor) -> Ranks:
     """Effective rank exp(- sum_k p_k log p_k), p_k = sigma_k / sum sigma, and numerical rank ||X||_F^2 / ||X||_2^2.
 
     Both are in [1, rank X]: k equal nonzero singular values give k; one that dominates all others gives 1. The
@@ -27,7 +36,7 @@ def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
         x: (N, d), node representations, their gradient, or a weight.
 
     Returns:
-        0-d each. 0 if X is zero or empty; NaN if x holds a NaN or an infinity.
+        0 if X is zero or empty; NaN if x holds a NaN or an infinity.
 
     Raises:
         InputError: `x` does not have two axes.
@@ -45,7 +54,7 @@ def ranks(x: Tensor) -> tuple[Tensor, Tensor]:
     effective = torch.special.entr(sigma / torch.where(total == 0, 1.0, total)).sum().exp()
     largest = sigma.amax() if len(sigma) else total
     numerical = (sigma / torch.where(largest == 0, 1.0, largest)).square().sum()
-    return torch.where(total == 0, 0.0, effective), numerical
+    return Ranks(torch.where(total == 0, 0.0, effective), numerical)
 
 
 def _singular_values(x: Tensor) -> Tensor:

@@ -10,14 +10,14 @@ or underflow or whose rows agree to the last digits.
 
 import math
 from operator import mul
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-__all__ = ["as_rows", "measure", "measure_together"]
+__all__ = ["OutputStatistics", "as_rows", "output_statistics"]
 
 _CHUNK = 1 << 22  # entries converted to float64 at a time
 _SMALLEST, _LARGEST = 1e-28, 1e30  # squared norms between which float32 neither under- nor overflows
@@ -28,7 +28,15 @@ _NARROW = 8  # columns below which rounding of sums matters
 _FEW, _FEW_NARROW = 1 << 12, 1 << 16  # entries up to which float64 is as fast, in general and in narrow matrices
 _PIECE, _WIDE = 128, 512  # entries whose squares are summed in float32, and the longest row summed as a whole
 
-Numbers: TypeAlias = tuple[float, float, float, float, float]
+
+class OutputStatistics(NamedTuple):
+    """What `output_statistics` computes: floats of one X on the CPU; else float64 tensors, of shape () or (B,)."""
+
+    output_norm: Any
+    mu: Any
+    relative_mu: Any
+    dead_fraction: Any
+    non_finite: Any
 
 
 def as_rows(x: Tensor, channels: int = -1) -> Tensor:
@@ -44,7 +52,7 @@ def as_rows(x: Tensor, channels: int = -1) -> Tensor:
     return x if axes == 2 else x.flatten(0, -2)
 
 
-def measure(x: Tensor) -> Numbers | Tensor:
+def output_statistics(x: Tensor) -> OutputStatistics:
     """Norm, mu, relative mu, dead fraction and number of non-finite entries.
 
         mu(X) = ||X - 1 gamma||_F with gamma = 1^T X / N,  mu^2 = 1/(2N) sum_uv ||x_u - x_v||^2
@@ -56,34 +64,34 @@ def measure(x: Tensor) -> Numbers | Tensor:
     every node: of a ReLU layer's output, units that no node activates; of dLoss/dX, units that get no gradient.
 
     Args:
-        x: (N, d), floating point: a layer's output, or its gradient. Not differentiated.
+        x: (N, d), floating point: a layer's output, or its gradient. Or (B, N, d), many of them, not empty, measured in
+            float64 with as few kernels as one. Not differentiated.
 
     Returns:
-        Five numbers on the CPU; on other devices a tensor (5,), float64. ||X||_F is infinite if X contains an infinity
-        and no NaN. mu and relative mu are NaN if an entry is not finite, relative mu also if X is zero (0 / 0), the
-        dead fraction if an entry is NaN.
+        The statistics. ||X||_F is infinite if X contains an infinity and no NaN. mu and relative mu are NaN if an entry
+        is not finite, relative mu also if X is zero (0 / 0), the dead fraction if an entry is NaN.
 
     Source:
         Park & Kim, arXiv 2410.04824; Wu et al., "Demystifying Oversmoothing in Attention-Based Graph Neural
         Networks", NeurIPS 2023.
 
     Example:
-        >>> [round(value, 6) for value in measure(torch.tensor([[3.0, 0.0], [1.0, 0.0]]))]
-        [3.162278, 1.414214, 0.447214, 0.5, 0.0]
+        >>> x = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
+        >>> {name: round(value, 6) for name, value in output_statistics(x)._asdict().items()}
+        {'output_norm': 3.162278, 'mu': 1.414214, 'relative_mu': 0.447214, 'dead_fraction': 0.5, 'non_finite': 0.0}
+        >>> output_statistics(torch.stack([x, 0 * x])).mu
+        tensor([1.4142, 0.0000], dtype=torch.float64)
     """
     if x.numel() == 0:
-        return 0.0, 0.0, math.nan, math.nan, 0.0
-    if not x.is_cpu:
-        return measure_together(x.unsqueeze(0))[0]
+        return OutputStatistics(0.0, 0.0, math.nan, math.nan, 0.0)
     x = x.detach() if x.requires_grad else x
-    found = None if x.dtype is not torch.float32 else _in_float32(x) or _out_of_range(x)
-    if found is None:
-        norm, size, relative, dead, broken = measure_together(x.unsqueeze(0))[0].tolist()
-        found = norm, size, relative, dead, broken
-    return found
+    if x.dim() == 3:
+        return _in_float64(x)
+    found = _in_float32(x) or _out_of_range(x) if x.is_cpu and x.dtype is torch.float32 else None
+    return found or OutputStatistics(*(value.item() if x.is_cpu else value[0] for value in _in_float64(x.unsqueeze(0))))
 
 
-def _in_float32(x: Tensor) -> Numbers | None:
+def _in_float32(x: Tensor) -> OutputStatistics | None:
     """None if squares over- or underflow, or if rows agree to the last digits."""
     rows, columns = x.shape
     sums, square = _sums(x)
@@ -102,7 +110,7 @@ def _in_float32(x: Tensor) -> Numbers | None:
     norm, mu, dead = math.sqrt(square), math.sqrt(spread), 0.0
     if 0.0 in values:  # a zero column, or one that cancels
         dead = x.amax(0).logical_or(x.amin(0)).tolist().count(False) / columns
-    return norm, mu, mu / norm, dead, 0.0
+    return OutputStatistics(norm, mu, mu / norm, dead, 0.0)
 
 
 def _sums(x: Tensor) -> tuple[Tensor, float]:
@@ -132,7 +140,7 @@ def _sum_of_squares(values: list[float]) -> float:
     return total
 
 
-def _out_of_range(x: Tensor) -> Numbers | None:
+def _out_of_range(x: Tensor) -> OutputStatistics | None:
     """The statistics if squares over- or underflow, or if X is zero or not finite; else None."""
     low, high = map(float, torch.aminmax(x))
     largest = max(-low, high)
@@ -140,33 +148,23 @@ def _out_of_range(x: Tensor) -> Numbers | None:
         values = x.numpy()
         broken = float(values.size - np.count_nonzero(np.isfinite(values)))
         if math.isnan(low):
-            return math.nan, math.nan, math.nan, math.nan, broken
-        return math.inf, math.nan, math.nan, float((values == 0).all(0).mean()), broken
+            return OutputStatistics(math.nan, math.nan, math.nan, math.nan, broken)
+        return OutputStatistics(math.inf, math.nan, math.nan, float((values == 0).all(0).mean()), broken)
     if largest == 0:
-        return 0.0, 0.0, math.nan, 1.0, 0.0
+        return OutputStatistics(0.0, 0.0, math.nan, 1.0, 0.0)
     if _TINY < largest < _MODERATE[0] or largest > _MODERATE[1]:
         scale = math.ldexp(1.0, math.frexp(largest)[1])
         if (found := _in_float32(x * (1.0 / scale))) is not None:
-            return found[0] * scale, found[1] * scale, *found[2:]
+            return found._replace(output_norm=found.output_norm * scale, mu=found.mu * scale)
     return None
 
 
-def measure_together(x: Tensor) -> Tensor:
-    """As `measure`, of many matrices of one shape with as few kernels as of one, in float64 on any device.
+def _in_float64(x: Tensor) -> OutputStatistics:
+    """Of (B, N, d), on any device.
 
     float64 is divided by its largest entry so that no square overflows. With r the first row and m the mean of X - 1 r,
     mu^2 = ||X - 1 r - 1 m||^2, so that equal rows give exactly 0, and ||X||^2 = mu^2 + N ||r + m||^2, a sum without
     cancellation.
-
-    Args:
-        x: (B, N, d), not empty.
-
-    Returns:
-        (B, 5), float64.
-
-    Example:
-        >>> measure_together(torch.ones(2, 4, 3))[:, 1].tolist()
-        [0.0, 0.0]
     """
     count, rows, columns = x.shape
     scale = _scale(x) if x.dtype == torch.float64 else 1.0
@@ -185,12 +183,13 @@ def measure_together(x: Tensor) -> Tensor:
     if isinstance(scale, Tensor):
         mu, norm = mu * scale[:, 0, 0], norm * scale[:, 0, 0]
     if x.is_cpu and bool(norm.isfinite().all()):
-        return torch.stack([norm, mu, relative, dead, torch.zeros_like(norm)], 1)
+        return OutputStatistics(norm, mu, relative, dead, torch.zeros_like(norm))
     broken = (~x.isfinite()).sum((1, 2)).double()
     exact = vector_norm(x, dim=(1, 2), dtype=torch.float64)  # keeps infinities, which differences turn into NaN
     undefined = torch.where(broken > 0, torch.nan, 1.0)
     dead = torch.where(x.isnan().flatten(1).any(1), torch.nan, (x == 0).all(1).double().mean(1))
-    return torch.stack([torch.where(broken > 0, exact, norm), mu * undefined, relative * undefined, dead, broken], 1)
+    norm = torch.where(broken > 0, exact, norm)
+    return OutputStatistics(norm, mu * undefined, relative * undefined, dead, broken)
 
 
 def _scale(x: Tensor) -> Tensor:

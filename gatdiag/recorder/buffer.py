@@ -178,9 +178,7 @@ class SampleBuffer:
                 self._compare(sample, gradient_norms)
             changes.append(sample.take_change())
             self._steps.after(sample, gradient_norms, changes[-1])
-        columns = dict(found.columns)
-        if "update_ratio" in self._columns:
-            columns["update_ratio"] = self.plan.parameters.update_ratios(found, changes)
+        columns = found.columns | self.plan.parameters.after(found, samples, changes, self._guard, self._columns)
         self._latest = samples[-1].step, found.relative_gradient_norms[-1].tolist()
         return _table([sample.step for sample in samples], "parameter", len(self.plan.parameters.names), columns)
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatdiag.laws.prediction import Update
-from gatdiag.metrics.smoothing import Numbers
+from gatdiag.metrics import AttentionSpread
+from gatdiag.metrics.smoothing import OutputStatistics
 
 Flat: TypeAlias = Sequence[Tensor]  # one tensor for each piece of the parameters
 
@@ -190,9 +191,9 @@ class ForwardPass:
         runs: Layer -> number of its last run.
         channels: Layer -> axis of its output.
         edges: Layer -> edges between the rows of X.
-        outputs: Layer -> numbers of its output; on an accelerator a tensor.
-        gradients: Layer -> numbers of the gradient of its output.
-        attention: Layer -> numbers of its attention coefficients.
+        outputs: Layer -> statistics of its output, which stay on an accelerator.
+        gradients: Layer -> statistics of the gradient of its output.
+        attention: Layer -> statistics of its attention coefficients.
         metrics: Layer -> column -> value.
         runs_with_gradient: Numbers of the runs whose output has got a gradient.
         has_ended: The model has returned.
@@ -205,9 +206,9 @@ class ForwardPass:
     runs: dict[str, int] = field(default_factory=dict)
     channels: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: dict[str, Numbers | Tensor] = field(default_factory=dict)
-    gradients: dict[str, Numbers | Tensor] = field(default_factory=dict)
-    attention: dict[str, tuple[float, ...] | Tensor] = field(default_factory=dict)
+    outputs: dict[str, OutputStatistics] = field(default_factory=dict)
+    gradients: dict[str, OutputStatistics] = field(default_factory=dict)
+    attention: dict[str, AttentionSpread] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     runs_with_gradient: set[int] = field(default_factory=set)
     has_ended: bool = False

@@ -4,7 +4,7 @@
 best snapshot or it was taken early.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ __all__ = ["LEVELS", "weight_change"]
 EARLY = 0.05  # share of the run; a best model from before it shows little of what training did to the weights
 LEVELS = tuple(round(100 * level) for level in quantities.LEVELS)  # in percent
 
+_KINDS: Final[dict[str, Literal["relative", "absolute"]]] = {FEATURE: "relative", ATTENTION: "absolute"}
 COLUMNS = ("layer", "role", "source", *FRACTIONS, *(f"q{level}" for level in LEVELS))
 
 
@@ -74,18 +75,21 @@ def _from_snapshots(run: Run, name: Literal["best", "final"]) -> list[dict[str, 
 
 def _change(before: NDArray[np.float64], after: NDArray[np.float64], role: str) -> dict[str, float]:
     absolute = np.arange(len(after) if role == ATTENTION else 0)
-    fractions = change_fractions(before, after, [len(after)], absolute)[:, 0].tolist()
-    quantiles = change_quantiles(before, after, relative=role == FEATURE).tolist()
-    return dict(zip(COLUMNS[3:], [*fractions, *quantiles], strict=True))
+    fractions = change_fractions(before, after, [len(after)], absolute)
+    found = change_quantiles(before, after, _KINDS[role]) | {name: float(value) for name, (value,) in fractions.items()}
+    return {name: found[column] for name, column in _recorded_columns(role).items()}
+
+
+def _recorded_columns(role: str) -> dict[str, str]:
+    """Column of the result -> column of the table `parameters`."""
+    return {name: name for name in FRACTIONS} | {f"q{level}": f"{_KINDS[role]}_change_q{level}" for level in LEVELS}
 
 
 def _from_table(run: Run) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for role, kind in ((FEATURE, "relative"), (ATTENTION, "absolute")):
-        columns = {name: name for name in FRACTIONS}
-        columns |= {f"q{level}": f"{kind}_change_q{level}" for level in LEVELS}
+    for role in _KINDS:
         by_layer: dict[str, dict[str, object]] = {}
-        for target, column in columns.items():
+        for target, column in _recorded_columns(role).items():
             last = role_series(run, column, role).groupby("layer", observed=True).tail(1)
             for step, layer, value in last.itertuples(index=False):
                 row = by_layer.setdefault(layer, {"layer": layer, "role": role, "source": f"step {step}"})

@@ -64,3 +64,11 @@ def test_peaked_nodes_are_counted_as_by_loops(seed, num_nodes, num_edges, heads)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_makes_the_spread_undefined(value):
     assert all(each.isnan() for each in attention_spread(torch.tensor([value, 1.0]), torch.tensor([0, 0])))
+
+
+def test_many_layers_together(device):
+    layers = [drawn_attention(seed, 4, 12, 2) for seed in range(3)]
+    alpha, target = (torch.stack(each).to(device) for each in zip(*layers, strict=True))
+    together = torch.stack([*attention_spread(alpha, target)], 1)
+    apart = torch.stack([torch.stack([*attention_spread(*layer)]) for layer in layers])
+    torch.testing.assert_close(together.cpu(), apart)

@@ -21,7 +21,7 @@ def slow_mu(x):
 
 
 def measure(x):
-    return tuple(smoothing.measure(x))
+    return tuple(smoothing.output_statistics(x))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -29,7 +29,7 @@ def measure(x):
 def test_mu_against_all_pairs(device, num_nodes, channels, seed):
     x = drawn(num_nodes, channels, seed=seed)
     length = math.sqrt(sum(value**2 for value in x.flatten().tolist()))
-    _, mu, relative, *_ = smoothing.measure(x.to(device))
+    _, mu, relative, *_ = smoothing.output_statistics(x.to(device))
     assert float(mu) == pytest.approx(slow_mu(x), rel=1e-12, abs=1e-14)
     assert float(relative) == pytest.approx(slow_mu(x) / length, rel=1e-12, abs=1e-14)
 
@@ -140,6 +140,16 @@ def test_large_matrices_are_taken_in_pieces(monkeypatch):
     whole = measure(x)
     monkeypatch.setattr("gatdiag.metrics.smoothing._CHUNK", 100)
     assert measure(x) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_many_matrices_together(device, dtype):
+    broken = torch.where(X > 2, torch.inf, X)
+    stacked = torch.stack([X, 0 * X, 0.01 * X + 5, broken, SAMPLES["alike"]]).to(device, dtype)
+    found = smoothing.output_statistics(stacked)
+    expected = zip(*map(oracles.five_numbers, stacked.cpu()), strict=True)
+    for values, wanted in zip(found, expected, strict=True):
+        assert values.tolist() == pytest.approx(wanted, rel=1e-12, abs=1e-45, nan_ok=True)
 
 
 def test_rows():

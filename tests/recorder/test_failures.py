@@ -57,7 +57,7 @@ def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_p
 @pytest.mark.parametrize(
     ("place", "name", "lost", "still_there"),
     [
-        ("gatdiag.metrics.smoothing", "measure", "output_norm", ("norm", "c")),
+        ("gatdiag.metrics.smoothing", "output_statistics", "output_norm", ("norm", "c")),
         ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
         ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "ranks", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
@@ -86,7 +86,7 @@ def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, 
 
 
 def test_a_warning_is_about_the_line_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setattr("gatdiag.metrics.smoothing.measure", lambda x: 1 / 0)
+    monkeypatch.setattr("gatdiag.metrics.smoothing.output_statistics", lambda x: 1 / 0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train(tmp_path / "run")
@@ -101,7 +101,7 @@ def test_a_warning_is_about_the_line_of_the_user(tmp_path, monkeypatch):
 
 
 def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gatdiag.metrics.smoothing.measure", lambda x: 1 / 0)
+    monkeypatch.setattr("gatdiag.metrics.smoothing.output_statistics", lambda x: 1 / 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trained = train(tmp_path / "run")

@@ -13,7 +13,7 @@ from torch_geometric.nn import GATConv, GCNConv, GraphConv, HeteroConv, SAGEConv
 import gatdiag
 from gatdiag.quantities import columns, gradient_name
 
-OF_OUTPUTS = [each.name for each in columns("layers") if not each.is_of_gradient and each.group != "attention"]
+OF_OUTPUTS = [each.name for each in columns("layers") if each.of == "output"]
 WITH_EDGES = ["dirichlet_energy", "rayleigh_quotient", "mad"]
 EDGES = torch.tensor([[0, 1, 1, 2, 3, 3, 4, 2], [1, 0, 2, 1, 2, 2, 4, 0]])  # one-way, repeated and a self loop
 NODES = 6

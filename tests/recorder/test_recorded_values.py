@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import gatdiag
 from gatdiag import metrics
-from gatdiag.quantities import GROUPS, LEVELS, STORED, columns, gradient_name, metric_functions, values_by_column
+from gatdiag.quantities import GROUPS, LEVELS, STORED, gradient_name, metric_functions
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 from tests.recorder.loops import Gat, graph, loss_of
@@ -59,6 +59,12 @@ class Observed:
         # The model itself runs, too, so that its inputs are seen; its outputs get no gradient.
         loss_of(self.model, self.data)
         return F.cross_entropy(x, self.data.y), kept
+
+    def of(self, of, step, name):
+        """The weight, gradient or update of a parameter at a step."""
+        if of == "update":
+            return self.weights[step + 1][name] - self.weights[step][name]
+        return {"weight": self.weights, "gradient": self.gradients}[of][step][name]
 
     def copies(self, copy):
         return {name: copy(parameter) for name, parameter in self.model.named_parameters()}
@@ -122,25 +128,34 @@ def test_changes(observed):
             assert close(row[[f"absolute_change_{level}" for level in levels]], absolute)
 
 
-@pytest.mark.parametrize("column", [each.name for each in columns("parameters") if each.takes])
-def test_what_is_of_matrices(observed, column):
-    for step, values in enumerate(of_parameters(observed, column)):
+@pytest.mark.parametrize("metric", metric_functions("parameters"), ids=lambda metric: f"{metric.function} {metric.of}")
+def test_functions_of_parameters(observed, metric):
+    function = getattr(metrics, metric.function)
+    for step in range(STEPS):
+        table = observed.run.parameters[observed.run.parameters.step == step].set_index("parameter")
+        for name, row in table.iterrows():
+            if name.endswith("weight") or metric.needs != "matrix":
+                expected = function(observed.of(metric.of, step, name).double())
+                for column, value in metric.by_column(expected).items():
+                    assert close(row[column], value, 1e-5)
+            else:
+                assert row[[each.name for each in metric.quantities]].isna().all()
+
+
+def test_spectral_norms(observed):
+    for step, values in enumerate(of_parameters(observed, "spectral_norm")):
         for name, value in values.items():
             if name.endswith("weight"):
-                assert close(value, getattr(metrics, column)(observed.weights[step][name].double()), 1e-5)
-                if column == "spectral_norm":
-                    assert close(value, torch.linalg.matrix_norm(observed.weights[step][name].double(), 2), 1e-5)
-            else:
-                assert math.isnan(value)
+                assert close(value, torch.linalg.matrix_norm(observed.weights[step][name].double(), 2), 1e-5)
 
 
 def measures(x, edges):
     """Each recorded number of a layer's output or of its gradient."""
     found = {}
-    for (function, takes, is_of_gradient), quantities in metric_functions("layers").items():
-        if not is_of_gradient:
-            inputs = (x, edges) if takes == "x, edges" else (x,)
-            found |= values_by_column(quantities, getattr(metrics, function)(*inputs))
+    for metric in metric_functions("layers"):
+        if metric.of == "output":
+            inputs = (x, edges) if metric.needs == "edges" else (x,)
+            found |= metric.by_column(getattr(metrics, metric.function)(*inputs))
     x = x.double()
     size, spread = x.norm(), (x - x.mean(0)).norm()
     energy = sum((x[i] - x[j]).square().sum() / 2 for i, j in edges.T)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gatdiag.quantities import GROUPS, LEVELS, change_quantile
+from gatdiag.quantities import GROUPS, LEVELS, Metric, Quantity, change_quantile
+from gatdiag.recorder import weights
 from gatdiag.recorder.backlog import Backlog
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.weights import Weights, are_finite
@@ -38,14 +39,14 @@ def moved(made, amount=0.3):
                 parameter += torch.where(torch.rand(parameter.shape, generator=generator) < 0.5, step, 0.0)
 
 
-def measured(watched, move=lambda: None):
+def measured(watched, move=lambda: None, columns=COLUMNS):
     """The columns of one step."""
-    backlog = Backlog(SimpleNamespace(weights=watched), COLUMNS, Guard(), None)
+    backlog = Backlog(SimpleNamespace(weights=watched), columns, Guard(), None)
     sample = backlog.take(0, 0, frozenset(GROUPS), None)
     with torch.no_grad():
         move()
     sample.weights_after = watched.flat.weights()
-    columns = watched.measure([sample], lambda what, function, *given: function(*given), COLUMNS).columns
+    columns = watched.measure([sample], lambda what, function, *given: function(*given), columns).columns
     return {name: values[0] for name, values in columns.items()}
 
 
@@ -97,6 +98,17 @@ def test_initial_values_can_be_given():
     watched = Weights(made, ["att"])
     watched.set_initial({"weight": made["weight"].detach() * 2})
     assert measured(watched)["unchanged_fraction"].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("needs", ["", "matrix"])
+def test_functions_of_gradients_and_updates(monkeypatch, needs):
+    made = parameters()
+    made["weight"].grad, made["small"].grad = torch.ones(7, 5), torch.ones(4)
+    catalog = [Metric("frobenius_norm", of, needs, (Quantity(of, group="changes"),)) for of in ("gradient", "update")]
+    monkeypatch.setattr(weights, "_METRICS", catalog)
+    found = measured(Weights(made, ["att"]), lambda: made["weight"].sub_(2), frozenset({"gradient", "update"}))
+    assert found["gradient"].tolist() == [pytest.approx(35**0.5), None, None, None if needs else 2]
+    assert found["update"].tolist() == [pytest.approx(2 * 35**0.5), *([None] * 3 if needs else [0.0] * 3)]
 
 
 def test_sparse_gradients():

@@ -182,9 +182,9 @@ class _Model:
             "relative_attention_entropy": np.minimum(0.9 * self.noise(count), 1),
         }
         if step % COARSE == 0:
-            coarse = [each for each in catalogue("layers") if each.takes]
-            for each in sorted(coarse, key=lambda each: each.is_of_gradient):
-                share = relative_gradient if each.is_of_gradient else small
+            coarse = [each for each in catalogue("layers") if each.function and each.name not in columns]
+            for each in sorted(coarse, key=lambda each: each.of == "output gradient"):
+                share = relative_gradient if each.of == "output gradient" else small
                 columns[each.name] = share * self.noise(count)
                 if each.group == "ranks":  # from 1 to the width
                     columns[each.name] = 1 + self.neurons_a_layer / 2 * share
@@ -213,7 +213,7 @@ class _Model:
             quantiles = dict(zip((0, 5, 25, 50, 75, 95, 100), (0.0, 0.01, 0.1, 0.3, 0.6, 1.5, 5.0), strict=True))
             columns |= {f"relative_change_q{q}": reach * value for q, value in quantiles.items()}
             columns |= {f"absolute_change_q{q}": 0.2 * reach * value for q, value in quantiles.items()}
-            columns |= {each.name: 0.5 * norm for each in catalogue("parameters") if each.takes}
+            columns |= {each.name: 0.5 * norm for each in catalogue("parameters") if each.function}
         return columns
 
     def neurons(self, step: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 
 from gatdiag import metrics
 from gatdiag.errors import InputError
-from gatdiag.quantities import GROUPS, Quantity, gradient_name, metric_functions, values_by_column
+from gatdiag.quantities import Quantity, gradient_name, metric_functions
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import load
 from gatdiag.summary import (
@@ -246,10 +246,11 @@ def test_zero_over_zero_is_told_from_broken_values(tmp_path):
 
 def test_every_metric_that_zeros_leave_undefined_is_known_to_be(tmp_path):
     x, edges = torch.zeros(2, 2), torch.tensor([[0, 1], [1, 0]])
-    of_zeros: dict = dict(zip(GROUPS["outputs"].columns, metrics.measure(x), strict=False))
-    of_outputs = {key: found for key, found in metric_functions("layers").items() if not found[0].is_of_gradient}
-    for (metric, takes, _), found in of_outputs.items():
-        of_zeros |= values_by_column(found, getattr(metrics, metric)(*((x, edges) if takes == "x, edges" else (x,))))
+    of_zeros: dict = {}
+    for metric in metric_functions("layers"):
+        if metric.of == "output":
+            given = (x, edges) if metric.needs == "edges" else (x,)
+            of_zeros |= metric.by_column(getattr(metrics, metric.function)(*given))
     for column, value in of_zeros.items():
         for name, norm in ((column, "output_norm"), (gradient_name(column), "output_gradient_norm")):
             run = build(tmp_path / name, layers={norm: [[0.0]], name: [[np.nan]]})

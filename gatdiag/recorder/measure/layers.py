@@ -16,11 +16,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
-from gatdiag.quantities import GROUPS, columns, metric_functions, values_by_column
+from gatdiag.quantities import Metric, columns, metric_functions
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import attention
 from gatdiag.recorder.hooks.backward import is_in_backward_pass
@@ -31,11 +32,7 @@ from gatdiag.recorder.settings import Selection
 from gatdiag.structure.tensors import first_tensor
 
 _GROUPS: Final = {each.group for each in columns("layers")}
-_GROUPS_WITH_METRICS: Final = {each.group for each in columns("layers") if each.takes}
-_OUTPUT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and not e.is_of_gradient]
-_GRADIENT_COLUMNS: Final = [e.name for e in columns("layers") if e.group == "outputs" and e.is_of_gradient]
-_ATTENTION_COLUMNS: Final = GROUPS["attention"].columns
-_METRICS: Final = metric_functions("layers")  # (function, its arguments, whether of the gradient) -> columns
+_OUTPUTS, _GRADIENTS, _ATTENTION, *_METRICS = metric_functions("layers")
 _LOSS_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # unit -> power of the loss scale
 _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("layers") if each.unit in _LOSS_POWERS}
 _SEVERAL_BACKWARD_PASSES: Final = (
@@ -60,7 +57,7 @@ class LayerMeasurer:
     def __init__(self, selection: Selection, guard: Guard) -> None:
         self._selection, self._guard = selection, guard
         self._due_groups: frozenset[str] = frozenset()
-        self._due_metrics: list[tuple[str, str, bool]] = []  # keys of `_METRICS`
+        self._due_metrics: list[Metric] = []
         self._is_due = False
         self._step = self._passes = self._runs = 0
         self._pass, self._edges = ForwardPass(), Edges()
@@ -82,15 +79,14 @@ class LayerMeasurer:
         """Begin a step, in which these groups are measured."""
         self._due_groups = due_groups
         self._is_due = not due_groups.isdisjoint(_GROUPS)
-        has_metrics = not due_groups.isdisjoint(_GROUPS_WITH_METRICS)
-        self._due_metrics = [*filter(self._is_metric_due, _METRICS)] if has_metrics else []
+        self._due_metrics = [*filter(self._is_metric_due, _METRICS)]
         self._last_with_gradient = None
         self._step += 1
         self._begin_pass()
 
-    def _is_metric_due(self, key: tuple[str, str, bool]) -> bool:
-        found = _METRICS[key]
-        return found[0].group in self._due_groups and any(each.name in self._selection.columns for each in found)
+    def _is_metric_due(self, metric: Metric) -> bool:
+        is_wanted = any(each.name in self._selection.columns for each in metric.quantities)
+        return is_wanted and metric.group in self._due_groups
 
     def _begin_pass(self) -> None:
         self._passes += 1
@@ -138,7 +134,7 @@ class LayerMeasurer:
         if "outputs" in self._due_groups:
             self._measure(forward_pass, forward_pass.gradients, layer, matrix)
         if self._due_metrics:
-            self._measure_metrics(layer, matrix, forward_pass, is_gradient=True)
+            self._measure_metrics(layer, matrix, forward_pass, "output gradient")
 
     def _note_dict_output(self, layer: str, output: Mapping[Any, Any]) -> None:
         keys = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
@@ -165,11 +161,7 @@ class LayerMeasurer:
         self._attention_hooks[layer] = attention.hook_coefficients(module, on_coefficients)
 
     def _measure_attention(self, layer: str, read: Callable[[], attention.Coefficients]) -> None:
-        alpha, target = read()
-        if alpha.is_cpu:
-            self._pass.attention[layer] = (*(float(value) for value in metrics.attention_spread(alpha, target)),)
-        else:
-            self._pass.attention[layer] = metrics.spread_together(alpha.unsqueeze(0), target.unsqueeze(0))[0]
+        self._pass.attention[layer] = metrics.attention_spread(*read())
 
     def _unhook_attention(self, layer: str) -> None:
         if layer in self._attention_hooks:
@@ -201,34 +193,31 @@ class LayerMeasurer:
         if "outputs" in self._due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
-            if any(takes == "x, edges" for _, takes, _ in self._due_metrics):
+            if any(metric.needs == "edges" for metric in self._due_metrics):
                 edges, reason = self._edges.between_rows(module, inputs, output, channels)
                 forward_pass.edges[layer] = edges
                 if reason:
                     self.notes.setdefault(f"edges of {layer}", f"what depends on edges, of {layer}: {reason}")
-            self._measure_metrics(layer, matrix, forward_pass, is_gradient=False)
+            self._measure_metrics(layer, matrix, forward_pass, "output")
         self._runs += 1
         forward_pass.runs[layer] = self._runs
         return forward_pass, self._runs
 
     def _measure(
-        self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Tensor], layer: str, matrix: Tensor
+        self, forward_pass: ForwardPass, into: dict[str, smoothing.OutputStatistics], layer: str, matrix: Tensor
     ) -> None:
-        numbers = into[layer] = smoothing.measure(matrix)
-        if not isinstance(numbers, Tensor) and numbers[-1]:
-            forward_pass.is_suspect = True
+        statistics = into[layer] = smoothing.output_statistics(matrix)
+        forward_pass.is_suspect |= matrix.is_cpu and bool(statistics.non_finite)
 
-    def _measure_metrics(self, layer: str, matrix: Tensor, forward_pass: ForwardPass, *, is_gradient: bool) -> None:
+    def _measure_metrics(self, layer: str, matrix: Tensor, forward_pass: ForwardPass, of: str) -> None:
         edges, values = forward_pass.edges.get(layer), forward_pass.metrics.setdefault(layer, {})
-        for key in self._due_metrics:
-            metric, takes, is_of_gradient = key
-            if is_of_gradient is not is_gradient or (takes == "x, edges" and edges is None):
+        for metric in self._due_metrics:
+            if metric.of != of or (metric.needs == "edges" and edges is None):
                 continue
-            given = (matrix, edges) if takes == "x, edges" else (matrix,)
-            label = " and ".join(each.label for each in _METRICS[key])
-            found = self._guard(label, getattr(metrics, metric), *given)
+            given = (matrix, edges) if metric.needs == "edges" else (matrix,)
+            found = self._guard(metric.label, getattr(metrics, metric.function), *given)
             if found is not None:
-                values |= values_by_column(_METRICS[key], found)
+                values |= metric.by_column(found)
 
 
 def is_low_precision(output: Tensor) -> bool:
@@ -242,20 +231,19 @@ def build_columns(
     """The columns of several steps, with a row for each layer that ran in each pass."""
     rows = [(at, seen, name) for at, seen in enumerate(passes) for name in positions if name in seen.runs]
     found: dict[str, tuple[list[int], Any]] = {}  # column -> rows that have it, and their values
-    for names, of_rows in (
-        (_OUTPUT_COLUMNS, [seen.outputs.get(name) for _, seen, name in rows]),
-        (_GRADIENT_COLUMNS, [seen.gradients.get(name) for _, seen, name in rows]),
-        (_ATTENTION_COLUMNS, [seen.attention.get(name) for _, seen, name in rows]),
+    for metric, of_rows in (
+        (_OUTPUTS, [seen.outputs.get(name) for _, seen, name in rows]),
+        (_GRADIENTS, [seen.gradients.get(name) for _, seen, name in rows]),
+        (_ATTENTION, [seen.attention.get(name) for _, seen, name in rows]),
     ):
-        numbers = _to_host(of_rows)
-        there = [row for row, item in enumerate(numbers) if item is not None]
+        there = [row for row, item in enumerate(of_rows) if item is not None]
+        measured = [metric.by_column(item) for item in of_rows if item is not None]
         if there:
-            table = np.array([item for item in numbers if item is not None])
-            found |= {column: (there, values) for column, values in zip(names, table.T, strict=True)}
+            found |= {name: (there, _to_host([each[name] for each in measured])) for name in measured[0]}
     for column in dict.fromkeys(column for _, seen, name in rows for column in seen.metrics.get(name, ())):
         there = [row for row, (_, seen, name) in enumerate(rows) if column in seen.metrics.get(name, ())]
         values = [rows[row][1].metrics[rows[row][2]][column] for row in there]
-        found[column] = there, torch.stack(values).double().cpu().numpy()
+        found[column] = there, _to_host(values)
     of_pass = np.array([at for at, _, _ in rows], dtype=np.int64)
     factors = np.array([1.0 if unscale is None else float(unscale) for unscale in unscales])[of_pass]
     columns: dict[str, Any] = {
@@ -269,8 +257,9 @@ def build_columns(
     return columns
 
 
-def _to_host(items: Sequence[Any]) -> list[Any]:
-    """The items, those on an accelerator read with one transfer."""
-    away = [item for item in items if isinstance(item, Tensor)]
-    read = iter(torch.stack(away).cpu().tolist() if away else ())
-    return [next(read) if isinstance(item, Tensor) else item for item in items]
+def _to_host(numbers: Sequence[Any]) -> NDArray[np.float64]:
+    """The numbers; those on an accelerator are read with one transfer."""
+    if not isinstance(numbers[0], Tensor):
+        return np.array(numbers, dtype=np.float64)
+    found: NDArray[np.float64] = torch.stack([*numbers]).double().cpu().numpy()
+    return found

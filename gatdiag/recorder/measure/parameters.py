@@ -1,6 +1,7 @@
 """Weights, gradients and updates of steps -> the columns of the table `parameters`."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +15,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gatdiag import metrics
-from gatdiag.quantities import LEVELS, change_quantile, metric_functions, values_by_column
+from gatdiag.quantities import Metric, metric_functions
 from gatdiag.recorder.samples import Flat, FlatParameters, Sample
-from gatdiag.weight_change import FRACTIONS
+from gatdiag.weight_change import change_fractions, change_quantiles
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# Functions of `gatdiag.metrics` of a weight matrix -> their columns.
-MATRIX_METRICS: Final = {metric: found for (metric, *_), found in metric_functions("parameters").items()}
+_METRICS: Final = metric_functions("parameters")
 _WITHOUT_NUMPY: Final = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -141,32 +141,60 @@ class ParameterMeasurer:
             is_due = every & [["health" in sample.due_groups] for sample in samples]
             found["non_finite"] = self._count_non_finite(weights, norms), is_due
             found["gradient_non_finite"] = self._count_non_finite(gradients, gradient_norm), is_due & has_gradient
+        where_of = {"weight": every, "gradient": has_gradient}
         for group, what, function, where in (
             ("changes", "fractions of changed weights", self._changes, every),
             ("quantiles", "quantiles of changes", self._quantiles, every),
             *(
-                (of[0].group, " and ".join(one.label for one in of), partial(self._matrices, metric), self._is_matrix)
-                for metric, of in MATRIX_METRICS.items()
-                if any(each.name in columns for each in of)
+                (metric.group, metric.label, partial(self._call, metric), where_of[metric.of] & self._is_for(metric))
+                for metric in _METRICS
+                if metric.of in where_of and any(each.name in columns for each in metric.quantities)
             ),
         ):
-            is_due = np.array([group in sample.due_groups for sample in samples])
-            due = [sample for sample in samples if group in sample.due_groups]
-            of_group: Mapping[str, Floats] = (guard(what, function, due) if due else None) or {}
-            for name, values in of_group.items():
-                of_all = np.full(norms.shape, np.nan)
-                of_all[is_due] = values
-                found[name] = of_all, where & is_due[:, np.newaxis]
+            found |= self._measure_group(group, what, function, where, samples, guard)
         masked = {name: self._mask(*of_column) for name, of_column in found.items() if name in columns}
         return ParameterColumns(masked, norms, gradient_norms, relative)
 
     @torch.no_grad()
-    def update_ratios(self, found: ParameterColumns, changes: Sequence[Flat | None]) -> Any:
-        """The column `update_ratio`, from the changes of the weights in each step."""
+    def after(
+        self,
+        found: ParameterColumns,
+        samples: Sequence[Sample],
+        changes: Sequence[Flat | None],
+        guard: Callable[..., Any],
+        columns: frozenset[str],
+    ) -> dict[str, Any]:
+        """The columns of the updates, given the changes of the weights in each step."""
         with np.errstate(all="ignore"):  # the norm of a bias may be 0
             ratios = measure_pieces(self.flat, changes)[:, : len(self.names)] / found.norms
-        is_known = np.array([[change is not None] for change in changes])
-        return self._mask(ratios, np.broadcast_to(is_known, ratios.shape))
+        where = np.broadcast_to(np.array([[change is not None] for change in changes]), ratios.shape)
+        of_updates = {"update_ratio": (ratios, where)}
+        for metric in _METRICS:
+            if metric.of == "update" and any(each.name in columns for each in metric.quantities):
+                function = partial(self._call, metric, updates=dict(zip(samples, changes, strict=True)))
+                measured = self._measure_group(metric.group, metric.label, function, where, samples, guard)
+                of_updates |= measured
+        return {name: self._mask(*of_column) for name, of_column in of_updates.items() if name in columns}
+
+    def _measure_group(
+        self,
+        group: str,
+        what: str,
+        function: Callable[..., Mapping[str, Floats]],
+        where: NDArray[np.bool_],
+        samples: Sequence[Sample],
+        guard: Callable[..., Any],
+    ) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+        """Column -> values and where they were measured, of the samples in which the group is due."""
+        is_due = np.array([group in sample.due_groups for sample in samples])
+        due = [sample for sample in samples if group in sample.due_groups]
+        of_group: Mapping[str, Floats] = (guard(what, function, due) if due else None) or {}
+        found = {}
+        for name, values in of_group.items():
+            of_all = np.full((len(samples), len(self.names)), np.nan)
+            of_all[is_due] = values
+            found[name] = of_all, where & is_due[:, np.newaxis]
+        return found
 
     def total(self, norms: Floats) -> Floats:
         """Norm of all parameters of the model, (samples,), from the norms of each."""
@@ -191,52 +219,62 @@ class ParameterMeasurer:
 
     def _changes(self, samples: Sequence[Sample]) -> dict[str, Floats]:
         """Fractions of weights that changed since the beginning, that never did, and that are large enough to count."""
-        found = self._measure_change(samples, (len(FRACTIONS),), metrics.change_fractions)
-        return dict(zip(FRACTIONS, found, strict=True))
+        found = self._new_columns(len(samples))
+        for row, sample in enumerate(samples):
+            for positions, sizes, initial, now in self._initial_and_now(sample):
+                absolute = self._absolute_entries(positions, sizes)
+                for column, values in change_fractions(initial, now, sizes, absolute).items():
+                    found[column][row, positions] = values
+        return found
 
     def _quantiles(self, samples: Sequence[Sample]) -> dict[str, Floats]:
         """Quantiles of relative and absolute change since the beginning."""
-        found = self._measure_change(
-            samples, (2, len(LEVELS)), lambda initial, now, sizes, _: metrics.change_quantiles(initial, now, sizes)
-        )
-        return {
-            change_quantile(kind, level): found[number, at]
-            for number, kind in enumerate(("relative", "absolute"))
-            for at, level in enumerate(LEVELS)
-        }
-
-    def _measure_change(
-        self, samples: Sequence[Sample], shape: tuple[int, ...], measure: Callable[..., Tensor]
-    ) -> Floats:
-        """(*shape, samples, parameters), of initial values, values, sizes and absolute entries."""
-        chunks = []
-        for chunk in self.flat.chunk(samples):
-            found = np.full((*shape, len(chunk), len(self.names)), np.nan)
-            for number, positions, sizes in self._recorded_pieces():
-                stacked = torch.stack([sample.weights[number][: sum(sizes)] for sample in chunk])
-                if not stacked.is_complex():
-                    initial, absolute = self._initial.piece(positions), self._absolute_entries(positions, sizes)
-                    values = measure(initial.to(stacked), stacked, sizes, absolute.to(stacked.device))
-                    found[..., positions] = values.cpu().numpy()
-            chunks.append(found)
-        return np.concatenate(chunks, axis=-2)
-
-    def _absolute_entries(self, positions: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        """Positions in a piece of the entries of attention vectors."""
-        is_attention = torch.tensor([self._is_attention[position] for position in positions])
-        return is_attention.repeat_interleave(torch.tensor(sizes)).nonzero().flatten()
-
-    def _matrices(self, metric: str, samples: Sequence[Sample]) -> dict[str, Floats]:
-        """The columns of a function of `gatdiag.metrics`, of weights with two or more axes except attention vectors."""
-        found = {each.name: np.full((len(samples), len(self.names)), np.nan) for each in MATRIX_METRICS[metric]}
+        found = self._new_columns(len(samples))
         for row, sample in enumerate(samples):
-            for number, positions, sizes in self._recorded_pieces():
-                piece = sample.weights[number]
-                for position, values in zip(positions, piece[: sum(sizes)].split(sizes), strict=True):
-                    if self._is_matrix[position] and not piece.is_complex():
-                        measured = measure_matrix(metric, values.view(self.flat.shapes[position]))
-                        for name, value in measured.items():
-                            found[name][row, position] = value
+            for positions, sizes, initial, now in self._initial_and_now(sample):
+                ends = np.cumsum(sizes)
+                for position, size, end in zip(positions, sizes, ends, strict=True):
+                    arrays = initial[end - size : end], now[end - size : end]
+                    both = change_quantiles(*arrays, "relative") | change_quantiles(*arrays, "absolute")
+                    for column, value in both.items():
+                        found[column][row, position] = value
+        return found
+
+    def _new_columns(self, samples: int) -> dict[str, Floats]:
+        return defaultdict(partial(np.full, (samples, len(self.names)), np.nan))
+
+    def _initial_and_now(self, sample: Sample) -> Iterator[tuple[list[int], list[int], Any, Any]]:
+        """Of each piece that is not complex: positions, sizes, initial values and weights."""
+        for number, positions, sizes in self._recorded_pieces():
+            now = sample.weights[number][: sum(sizes)]
+            if not now.is_complex():
+                initial = self._initial.piece(positions).to(now.dtype)
+                yield positions, sizes, initial.cpu().numpy(), now.cpu().numpy()
+
+    def _absolute_entries(self, positions: Sequence[int], sizes: Sequence[int]) -> NDArray[np.int64]:
+        """Positions in a piece of the entries of attention vectors."""
+        found: NDArray[np.int64] = np.flatnonzero(np.repeat([self._is_attention[at] for at in positions], sizes))
+        return found
+
+    def _is_for(self, metric: Metric) -> NDArray[np.bool_]:
+        """The parameters that a function of `gatdiag.metrics` is for."""
+        return self._is_matrix if metric.needs == "matrix" else np.ones_like(self._is_matrix)
+
+    def _call(
+        self, metric: Metric, samples: Sequence[Sample], updates: Mapping[Sample, Flat | None] | None = None
+    ) -> dict[str, Floats]:
+        """The columns of a function of `gatdiag.metrics`, of each parameter that it is for."""
+        found, is_for = self._new_columns(len(samples)), self._is_for(metric)
+        for row, sample in enumerate(samples):
+            update = None if updates is None else updates[sample]
+            flats = {"weight": sample.weights, "gradient": sample.gradients, "update": update}[metric.of]
+            for number, positions, sizes in self._recorded_pieces() if flats is not None else ():
+                piece = flats[number][: sum(sizes)]
+                for position, values in zip(positions, piece.split(sizes), strict=True):
+                    if is_for[position] and not piece.is_complex():
+                        result = getattr(metrics, metric.function)(values.view(self.flat.shapes[position]))
+                        for name, value in metric.by_column(result).items():
+                            found[name][row, position] = float(value)
         return found
 
     def _recorded_pieces(self) -> Iterator[tuple[int, list[int], list[int]]]:
@@ -302,12 +340,6 @@ class _Initial:
             raise OSError("the initial weights were not saved, so changes cannot be measured")
         with safe_open(self._file, framework="pt") as file:
             return torch.cat([file.get_tensor(self._names[position]).flatten() for position in positions])
-
-
-def measure_matrix(metric: str, weight: Tensor) -> dict[str, float]:
-    """The columns of a function of `gatdiag.metrics`, of one weight matrix."""
-    found = values_by_column(MATRIX_METRICS[metric], getattr(metrics, metric)(weight))
-    return {name: float(value) for name, value in found.items()}
 
 
 def _non_finite_counts(flats: list[Tensor], sizes: list[int]) -> Tensor:

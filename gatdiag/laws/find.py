@@ -1,10 +1,11 @@
 """From a model to its laws."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,15 +15,16 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from gatdiag.errors import ModelError
 from gatdiag.law import Exclusion
 from gatdiag.laws.assembly import Place, assemble
-from gatdiag.laws.check import Evidence, check_laws, gather_evidence
+from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
-from gatdiag.laws.label import ZEROS, Label
+from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.point import distant_points
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
-from gatdiag.laws.trace import Trace
-from gatdiag.laws.zero_factors import split_unclear
+from gatdiag.laws.trace import Running, Trace
+from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
 from gatdiag.roles import FEATURE
 from gatdiag.structure.copying import reachable_tensors
 from gatdiag.structure.deadline import check_time
@@ -144,29 +146,43 @@ def _find_on_inputs(
     It may not where these inputs are a part that does not reach all weights (a row of an embedding, an expert), or
     that refutes a law. The equations are those of `whole`, a replica on the whole inputs, if it is given.
     """
-    infos = [(layer, info) for layer in structure for info in layer.parameters]
-    places = {
-        info.name: Place(layer.index, layer.name, order, info.shape, info.role == FEATURE)
-        for order, (layer, info) in enumerate(infos)
-    }
+    places = places_of(structure)
     parameters = dict(user.named_parameters())
     evidence = gather_evidence(user, *inputs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
     basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    candidates, unclear = split_unclear(assemble(labels, basis, places), exponents.times_zeros, evidence, places)
+    unclear_names = _only_times_zeros(exponents, evidence)
+    solutions = assemble(labels, basis, places)
+    candidates, unclear = split_unclear(solutions, exponents.times_zeros, unclear_names, places)
     kept, failed = check_laws(candidates, evidence)
     excluded = [
         *unclear,
         *_exclude_without_effect(evidence),
-        *_exclude_operations(trace, exponents),
-        *_exclude_channels(exponents, basis, {name: places[name] for name in labels}),
+        *exclude_operations(trace, exponents),
+        *exclude_channels(exponents, basis, {name: places[name] for name in labels}),
         *failed,
     ]
     laws = Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
     all_reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
     return laws, all_reached and not is_open
+
+
+def places_of(structure: Structure) -> dict[str, Place]:
+    """Name of a parameter -> its place."""
+    infos = [(layer, info) for layer in structure for info in layer.parameters]
+    return {
+        info.name: Place(layer.index, layer.name, order, info.shape, info.role == FEATURE)
+        for order, (layer, info) in enumerate(infos)
+    }
+
+
+def _only_times_zeros(exponents: Exponents, evidence: Evidence) -> list[str]:
+    """The parameters that multiply nothing but zeros, at every point."""
+    masks = {name: mask for name, mask in exponents.times_zeros.items() if name in evidence.point.gradients}
+    distant = distant_points(evidence.replica, evidence.point, POINTS) if masks else ()
+    return only_times_zeros(masks, (point.gradients for point in chain([evidence.point], distant)))
 
 
 def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) -> tuple[dict[str, Label], Trace]:
@@ -177,25 +193,28 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     any, and demand nothing of others.
     """
     labels: dict[str, Label] = {}
-    for name in (*evidence.point.weights, *evidence.unreached):
-        labels[name] = Label(((Fraction(1), exponents.reserve_entries(replica.parameters[name].shape, name)),))
+    running = Running(replica.model)
 
     def trace_call(call: Caller) -> Trace:
-        trace = Trace(exponents, current_module, reachable_tensors(replica.model))
-        for name, label in labels.items():
-            parameter = replica.parameters[name]
-            trace.set_label(parameter, label if parameter.numel() else ZEROS)
+        trace = Trace(exponents, running, reachable_tensors(replica.model))
+        for name in (*evidence.point.weights, *evidence.unreached):
+            labels[name] = trace.label_parameter(replica.parameters[name], name)
         with trace:
             outputs = list(floating_tensors(call()))
         exponents.cause = OUTPUT
         for tensor in outputs:
             exponents.require_zero(trace.label_of(tensor))
-        trace.flow.follow_back(outputs)
+        trace.flow.add_outputs(outputs)
         return trace
 
-    with _track_module(replica.model) as current_module:
+    with (
+        register_module_forward_pre_hook(lambda module, args: running.enter(module)),
+        register_module_forward_hook(lambda module, args, out: running.leave()),
+    ):
         trace = replica.no_grad(trace_call)
-    _require_constant_rows(exponents, {id(replica.parameters[name]): name for name in labels}, evidence)
+    trace.flow.follow_back()
+    names = {id(replica.parameters[name]): name for name in labels}
+    require_constant_rows(exponents, names, evidence.point.gradients)
     for name, label in labels.items():
         exponents.complete(label.terms[0][1])
         if name in evidence.unreached and trace.flow.reaches_outputs(replica.parameters[name]):
@@ -203,32 +222,13 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     return {name: exponents.resolve(labels[name]) for name in evidence.point.weights}, trace
 
 
-def _require_constant_rows(exponents: Exponents, names: Mapping[int, str], evidence: Evidence) -> None:
+def require_constant_rows(exponents: Exponents, names: Mapping[int, str], gradients: Mapping[str, Tensor]) -> None:
     """Let tables keep their scale whose padding row is not zero, or will not stay so as other operations train it."""
     for table, row, label, cause in exponents.constant_rows:
-        gradient = evidence.point.gradients.get(names.get(id(table), ""))
+        gradient = gradients.get(names.get(id(table), ""))
         if bool(table[row].any()) or gradient is None or bool(gradient[row].any()):
             exponents.cause = f"the padding row of {cause}"
             exponents.require_zero(label)
-
-
-@contextmanager
-def _track_module(model: nn.Module) -> Iterator[Any]:
-    """A function that returns the path of the module that is running."""
-    paths: dict[int, list[str]] = defaultdict(list)  # several for a shared module
-    for path, module in model.named_modules(remove_duplicate=False):
-        paths[id(module)].append(path)
-    stack = [""]
-
-    def enter(module: nn.Module, _: Any) -> None:
-        known = paths.get(id(module), stack[-1:])
-        stack.append(next((path for path in known if path.startswith(f"{stack[-1]}.")), known[0]))
-
-    def leave(*_: Any) -> None:
-        stack.pop()
-
-    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
-        yield lambda: stack[-1] or "the model"
 
 
 def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
@@ -242,7 +242,8 @@ def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
         yield Exclusion("parameters that cancel out", evidence.unsearched)
 
 
-def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
+def exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
+    """Operations because of which laws may be missed."""
     for (name, module), error in trace.failed.items():
         reason = f"its rule does not support this call, so its arguments must keep their scale ({error})"
         yield Exclusion(f"operation {name} in {module}", reason)
@@ -263,7 +264,7 @@ def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusio
         yield Exclusion(f"operation {cause}", reason)
 
 
-def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
+def exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
     """Channels that are in no law, counted by layer and by the operation that prevents it."""
     counts: Counter[tuple[str, str]] = Counter()
     channels = {

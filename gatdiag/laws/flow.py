@@ -31,6 +31,8 @@ class Flow:
 
     def __init__(self) -> None:
         self.deciding: Counter[str] = Counter()
+        self._outputs: set[int] = set()
+        self._used: set[int] = set()
         self._reached: set[int] = set()
         self._numbers = WeakTensorKeyDictionary()
         self._count = 0
@@ -48,10 +50,19 @@ class Flow:
         written = [self._number(tensor) for tensor in results]
         self._steps.append(_Step(written, read, [] if is_detached else floating, cause))
 
-    def follow_back(self, outputs: Iterable[Tensor]) -> None:
-        """Find what the outputs depend on, at the end of the forward pass."""
-        used = {self._number(tensor) for tensor in outputs}
-        reached = self._reached = set(used)
+    def link(self, tensor: Tensor, sources: Iterable[Tensor]) -> None:
+        """Record that a tensor was computed from others by operations that were not seen."""
+        read = [self._number(source) for source in sources]
+        self._steps.append(_Step([self._number(tensor)], read, read, None))
+
+    def add_outputs(self, outputs: Iterable[Tensor]) -> None:
+        """Note what a forward pass returns."""
+        self._outputs.update(map(self._number, outputs))
+
+    def follow_back(self) -> None:
+        """Find what the outputs depend on, when all forward passes have run."""
+        used = self._used = set(self._outputs)
+        reached = self._reached = set(self._outputs)
         for step in reversed(self._steps):
             is_used = not used.isdisjoint(step.written)
             is_reached = not step.written or not reached.isdisjoint(step.written)  # Python reads what is no tensor
@@ -65,6 +76,10 @@ class Flow:
     def reaches_outputs(self, tensor: Tensor) -> bool:
         """Whether the outputs depend on a tensor, with or without a gradient."""
         return self._number(tensor) in self._reached
+
+    def feeds_outputs(self, tensor: Tensor) -> bool:
+        """Whether a gradient flows from the outputs back to a tensor."""
+        return self._number(tensor) in self._used
 
     def _number(self, tensor: Tensor) -> int:
         if tensor not in self._numbers:

@@ -1,18 +1,22 @@
 """One forward pass as a sequence of aten operations, each handed to its rule."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.flow import Flow, has_scale
-from gatdiag.laws.label import Label
+from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, matrix, reduction
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import DispatchMode
@@ -57,14 +61,22 @@ class Trace(DispatchMode):
         self._zero_tests = WeakTensorKeyDictionary()
         self._views: dict[int, list[TensorWeakRef]] = {}  # storage -> tensors in it
         self._constants = WeakTensorKeyDictionary()  # those that may be indices
-        self._data: dict[int, Tensor] = {}  # storage that data were written to -> a tensor that keeps it alive
-        self._shifted: dict[int, Tensor] = {}  # storage of indices that an offset was added to -> likewise
+        # storages (a weak reference keeps the address from being used again) that data were written to, and of indices
+        # that an offset was added to
+        self._data: dict[int, StorageWeakRef] = {}
+        self._shifted: dict[int, StorageWeakRef] = {}
         for tensor in constants:
             if not has_scale(tensor):
                 self._constants[tensor] = True
         self.unknown: Counter[tuple[str, str]] = Counter()
         self.failed: dict[tuple[str, str], str] = {}
         self.flow = Flow()
+
+    def label_parameter(self, parameter: Tensor, name: str) -> Label:
+        """Give a parameter unknown exponents, entry by entry."""
+        label = Label(((Fraction(1), self._exponents.reserve_entries(parameter.shape, name)),))
+        self.set_label(parameter, label if parameter.numel() else ZEROS)
+        return label
 
     def label_of(self, tensor: Tensor) -> Label:
         """The label of a tensor; one without terms if it does not depend on a parameter's scale."""
@@ -111,7 +123,12 @@ class Trace(DispatchMode):
         kwargs = kwargs or {}
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
-        arguments = _bind_arguments(func, args, kwargs)
+        with unobserved():
+            self._follow(func, _bind_arguments(func, args, kwargs), out, shape)
+        return out
+
+    def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
+        """Label the results of an operation that has just run."""
         tests = (self._zero_tests, self.is_constant, self.is_shifted)
         call = Call(func, arguments, out, shape, self._exponents, self.label_of, *tests)
         self._find_constants(call)
@@ -124,7 +141,6 @@ class Trace(DispatchMode):
         self.flow.record(call, None if self._exponents.demands == demands else self._exponents.cause)
         if func.is_view:
             self._register_views(call)
-        return out
 
     def _find_constants(self, call: Call) -> None:
         indices = [result for result in call.results if isinstance(result, Tensor) and not has_scale(result)]
@@ -136,11 +152,11 @@ class Trace(DispatchMode):
         is_shifted = call.name.rstrip("_") in ("add", "sub") or any(map(self.is_shifted, call.tensors()))
         for tensor in indices:
             if is_shifted and tensor.layout == torch.strided:
-                self._shifted[tensor.untyped_storage()._cdata] = tensor
+                self._shifted[tensor.untyped_storage()._cdata] = StorageWeakRef(tensor.untyped_storage())
             if is_constant:
                 self._constants[tensor] = True
             elif call.function._schema.is_mutable and tensor.layout == torch.strided:
-                self._data[tensor.untyped_storage()._cdata] = tensor
+                self._data[tensor.untyped_storage()._cdata] = StorageWeakRef(tensor.untyped_storage())
 
     def _apply_rule(self, rule: Rule, call: Call) -> Labels:
         """Apply a rule; if it fails, the arguments must keep their scale."""
@@ -211,6 +227,46 @@ class Trace(DispatchMode):
         for label, positions in ((old, target), (new, source)):
             ids[positions], zeros[positions] = self._exponents.to_entries(label, positions.shape)
         return Label.from_entries(ids[target], zeros[target])
+
+
+class Running:
+    """The path of the module that is running, kept by its hooks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.paths: dict[int, list[str]] = defaultdict(list)  # id of a module -> several for a shared one
+        for path, module in model.named_modules(remove_duplicate=False):
+            self.paths[id(module)].append(path)
+        self._stack: list[str] = []
+
+    def enter(self, module: nn.Module) -> None:
+        """A module is called."""
+        inside = self._stack[-1] if self._stack else ""
+        known = self.paths.get(id(module), [inside])
+        self._stack.append(next((path for path in known if path.startswith(f"{inside}.")), known[0]))
+
+    def leave(self) -> None:
+        """The module that was called last returns."""
+        self._stack.pop()
+
+    def __len__(self) -> int:
+        """How many calls have not returned."""
+        return len(self._stack)
+
+    def __call__(self) -> str:
+        """The path of the module that is running."""
+        return (self._stack[-1] if self._stack else "") or "the model"
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """A context in which modes of the user's (counters of operations, default devices) see no operation."""
+    with torch._C.DisableTorchFunction():
+        modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+        try:
+            yield
+        finally:
+            for mode in reversed(modes):
+                _push_mode(mode)
 
 
 def _as_list(labels: Labels) -> Sequence[Label]:

@@ -1,27 +1,23 @@
 """Parameters that multiply nothing but zeros on these inputs, as those of a recurrent network do in its first step."""
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place
-from gatdiag.laws.check import POINTS, Evidence
-from gatdiag.laws.point import distant_points
 from gatdiag.names import join_names
 
 
 def split_unclear(
-    laws: list[Law], times_zeros: Mapping[str, Tensor], evidence: Evidence, places: Mapping[str, Place]
+    laws: list[Law], times_zeros: Mapping[str, Tensor], names: Sequence[str], places: Mapping[str, Place]
 ) -> tuple[list[Law], list[Exclusion]]:
-    """Without the laws that other inputs may refute, where parameters multiply nothing but zeros here.
+    """Without the laws that other inputs may refute, where the named parameters multiply nothing but zeros here.
 
     An RNN does so in one step: whatever it computes may be what its weights multiply in the next, so no law is certain.
     Where only some columns multiply zeros (features that are padded with zeros), those of the same layer are not.
     """
-    names = _only_times_zeros(times_zeros, evidence)
     if any(bool(times_zeros[name].all()) for name in names):
         kept = []
     else:
@@ -32,11 +28,16 @@ def split_unclear(
     return kept, [Exclusion(f"{count} laws of {layer}", reason) for layer, count in dropped.items()]
 
 
-def _only_times_zeros(times_zeros: Mapping[str, Tensor], evidence: Evidence) -> list[str]:
-    """The parameters whose columns that multiply zeros get no gradient at any point, also from other operations."""
-    names = [name for name in times_zeros if name in evidence.point.gradients]
-    for point in chain([evidence.point], distant_points(evidence.replica, evidence.point, POINTS) if names else []):
-        names = [name for name in names if _is_zero_at(point.gradients[name], times_zeros[name])]
+def only_times_zeros(times_zeros: Mapping[str, Tensor], points: Iterable[Mapping[str, Tensor]]) -> list[str]:
+    """The parameters whose columns that multiply zeros get no gradient at any point, also from other operations.
+
+    Args:
+        times_zeros: Name of a parameter -> mask of the columns that multiply zeros.
+        points: Name of a parameter -> gradient, at each point; a missing one is zero.
+    """
+    names = list(times_zeros)
+    for gradients in points if names else ():
+        names = [name for name in names if name not in gradients or _is_zero_at(gradients[name], times_zeros[name])]
         if not names:
             break
     return names

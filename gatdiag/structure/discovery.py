@@ -1,6 +1,6 @@
 """Find the layers of a model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,9 +63,19 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
         return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
     names = {path: draft.names for path, draft in drafts.items()}
     used = execution_order(replicate(model, args, kwargs), names, dict(model.named_parameters()))
-    order = [*used, *(path for path in drafts if path not in used)]
-    layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
-    return Structure(tuple(layers), "execution")
+    return _in_order(drafts, infos, used)
+
+
+def discover_in_order(model: nn.Module, used: Sequence[str]) -> Structure:
+    """As `discover`, for a forward pass that was observed: `used` is the layers in the order of their first use."""
+    model = unwrap(model)
+    drafts = _draft_layers(model)
+    return _in_order(drafts, _parameter_infos(model, drafts), used)
+
+
+def parameters_by_layer(model: nn.Module) -> dict[str, list[str]]:
+    """Path of each layer -> names of its parameters, in module order."""
+    return {path: draft.names for path, draft in _draft_layers(unwrap(model)).items()}
 
 
 @dataclass
@@ -141,6 +151,12 @@ def _weight_and_owner(name: str, modules: Mapping[str, nn.Module]) -> tuple[str,
     return weight, owner
 
 
+def _in_order(drafts: Mapping[str, _Draft], infos: Mapping[str, ParameterInfo], used: Sequence[str]) -> Structure:
+    order = [*used, *(path for path in drafts if path not in used)]
+    layers = (_layer(i, drafts[path], infos, path in used) for i, path in enumerate(order, 1))
+    return Structure(tuple(layers), "execution")
+
+
 def _layer(index: int, draft: _Draft, infos: Mapping[str, ParameterInfo], executed: bool | None) -> Layer:
     parameters = tuple(infos[name] for name in draft.names)
     return Layer(index, draft.path or Structure.ROOT, layer_kind(draft.module), parameters, executed)
@@ -151,43 +167,52 @@ def execution_order(
 ) -> list[str]:
     """The layers that a forward pass of the replica uses, in the order of their first use.
 
-    A layer is first used when an operation reads one of its parameters: the output projection of
-    `nn.MultiheadAttention` is used although that module is never called. A layer without parameters is first used when
-    its module is called.
-
     Args:
         replica: Run once, without gradients.
         layers: Path of each layer -> names of its parameters.
         originals: Name -> parameter of the original model. If the replica reads one, `ModelError` is raised.
     """
-    reads: dict[str, int] = {}
-    calls: dict[str, int] = {}
-
-    def note(uses: dict[str, int], layer: str) -> None:
-        uses.setdefault(layer, len(reads) + len(calls))
-
-    owners = {id(replica.parameters[name]): layer for layer, names in layers.items() for name in names}
+    uses: list[str] = []
+    named = {id(replica.parameters[name]): name for names in layers.values() for name in names}
     foreign = {id(tensor): name for name, tensor in (originals or {}).items()}
     modules = dict(replica.model.named_modules())
     paths = {id(modules[path]): path for path in layers}
 
     def note_call(module: nn.Module, args: Any) -> None:
         if id(module) in paths:
-            note(calls, paths[id(module)])
+            uses.append(paths[id(module)])
 
     # A global hook, because scripted modules accept no hooks of their own.
-    with register_module_forward_pre_hook(note_call), _ReadMode(owners, foreign, lambda layer: note(reads, layer)):
+    with register_module_forward_pre_hook(note_call), _ReadMode(named, foreign, uses.append):
         replica.run_no_grad()
-    uses = calls | reads
-    return sorted(uses, key=uses.__getitem__)
+    return order_layers(layers, uses)
+
+
+def order_layers(layers: Mapping[str, Sequence[str]], uses: Iterable[str]) -> list[str]:
+    """The layers that are used, in the order of their first use.
+
+    A layer is first used when an operation reads one of its parameters: the output projection of
+    `nn.MultiheadAttention` is used although that module is never called. A layer without parameters is first used when
+    its module is called.
+
+    Args:
+        layers: Path of each layer -> names of its parameters.
+        uses: Names of the parameters that are read and paths of the modules that are called, in order.
+    """
+    position = {use: number for number, use in enumerate(dict.fromkeys(uses))}
+    first: dict[str, int] = {}
+    for path, names in layers.items():
+        reads = [position[name] for name in names if name in position] or [position.get(path, -1)]
+        first[path] = min(reads)
+    return sorted((path for path in first if first[path] >= 0), key=first.__getitem__)
 
 
 class _ReadMode(DispatchMode):
-    """Calls `note` with the owner of every tensor, given by id, that an operation reads."""
+    """Calls `note` with the name of every tensor, given by id, that an operation reads."""
 
-    def __init__(self, owners: Mapping[int, str], foreign: Mapping[int, str], note: Callable[[str], None]) -> None:
+    def __init__(self, names: Mapping[int, str], foreign: Mapping[int, str], note: Callable[[str], None]) -> None:
         super().__init__()
-        self.owners = owners
+        self.names = names
         self.foreign = foreign
         self.note = note
 
@@ -201,6 +226,6 @@ class _ReadMode(DispatchMode):
                     "a function in it (a lambda, a wrapped or replaced forward) holds a reference to the model. Make "
                     "it a method that reads its weights from self."
                 )
-            if id(value) in self.owners:
-                self.note(self.owners[id(value)])
+            if id(value) in self.names:
+                self.note(self.names[id(value)])
         return func(*args, **(kwargs or {}))

@@ -18,7 +18,7 @@ from gatdiag.errors import InputError, ModelError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import as_optimizer_list
-from gatdiag.recorder.signals import graph_leaves
+from gatdiag.recorder.inspection import graph_leaves
 from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors, reachable_tensors
 from gatdiag.structure.isolation import preserve_random_state
@@ -39,7 +39,7 @@ def preflight(
     *args: Any,
     loss: Loss,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
-    law_search_seconds: float | None = 20.0,
+    laws: bool = True,
     **kwargs: Any,
 ) -> Diagnosis:
     """Before training: will this model train with these inputs, this loss and this optimizer, and if not, why?
@@ -56,8 +56,7 @@ def preflight(
             penalties on the weights of the model itself have no effect on the copy's gradients.
         optimizer: The optimizer of the training, or several. Without one, neither the learning rate nor the list of
             its parameters is judged.
-        law_search_seconds: Limit of the computing time of the search for conservation laws. None: no limit. 0: no
-            search.
+        laws: Find the conservation laws, too.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:
@@ -91,7 +90,7 @@ def preflight(
         raise ModelError(
             "The model is on the meta device and has no values. Call model.to_empty(device=...) and initialize it."
         )
-    settings = Settings(select("standard", law_search_seconds), every=lambda step: step < _RECORDED, name="preflight")
+    settings = Settings(select("standard", laws=laws), every=lambda step: step < _RECORDED, name="preflight")
     optimizers = as_optimizer_list(optimizer) or []
     with (
         tempfile.TemporaryDirectory(prefix="gatdiag-") as folder,

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from gatdiag.laws import Laws
 from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, select
 from gatdiag.recorder.settings import as_optimizer_list, make_layer_filter, parse_best
 
@@ -34,7 +35,7 @@ def watch(
     include: Patterns = None,
     exclude: Patterns = None,
     name: str | None = None,
-    law_search_seconds: float | None = 20.0,
+    laws: bool | Laws = True,
     warn: bool = True,
     progress: bool = False,
     enabled: bool = True,
@@ -95,8 +96,8 @@ def watch(
             model in any case.
         exclude: Shell patterns of the names of layers not to record.
         name: Name of the run in reports; the folder's name by default.
-        law_search_seconds: Limit of the computing time of the search for laws in the first step. If it is exceeded,
-            laws are not recorded, with a warning. None: no limit. 0: no search.
+        laws: Find and record the conservation laws. False: do not. Or the laws, from `gatdiag.find_laws`, where they
+            cannot be found while training, as in compiled code.
         warn: Warn of training errors that are certain, once each and in one line, as a `TrainingWarning`: the first NaN
             or infinity, with its cause; and after 1, 10 and 100 recorded steps, that no gradient reaches the first
             layer or any layer, that parameters are not in an optimizer, that gradients are not cleared, or that a loss
@@ -143,7 +144,8 @@ def watch(
         4
     """
     settings = Settings(
-        selection=select(metrics, law_search_seconds),
+        selection=select(metrics, laws=laws is not False),
+        laws=laws if isinstance(laws, Laws) else None,
         every=every,
         budget=budget,
         optimizers=as_optimizer_list(optimizer),

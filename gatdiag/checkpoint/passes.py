@@ -45,7 +45,7 @@ def checkpoint(_: int) -> bool:
 def recorded_columns(*, compared: bool) -> Selection:
     """All columns that can be measured without an optimizer step; those of changes if there are several checkpoints."""
     left_out = {*_OF_UPDATES, *(name for group in CHANGE_GROUPS if not compared for name in GROUPS[group].columns)}
-    return select([name for group in GROUPS.values() for name in group.columns if name not in left_out], 20.0)
+    return select([name for group in GROUPS.values() for name in group.columns if name not in left_out])
 
 
 def record_passes(

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.laws.live import ForwardTrace
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
 from gatdiag.recorder.budget import Stopwatch, StepCounter
@@ -132,7 +131,7 @@ class StepRecorder:
         self.counter.start(writer.next_step)
         self.modules.set_layers(find_static_layers(self._root, self._settings.layer_filter))
         if "balance" in self._settings.selection.every and self._settings.laws is None:
-            self.modules.trace = ForwardTrace(self._root)
+            self.modules.start_trace()
         self.modules.attach()
         self.optimizers.attach()
         self._start_step()
@@ -199,8 +198,7 @@ class StepRecorder:
             self.has_begun_step = True
         if self.modules.trace is not None and self._root.training and not self._was_traced_in_training:
             self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
-            self.modules.end_trace()
-            self.modules.trace = ForwardTrace(self._root)
+            self.modules.start_trace()
 
     @_contained("layer outputs")
     def on_model_start(self) -> None:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.model import RecordingPlan
+from gatdiag.recorder.plan import RecordingPlan
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.measure.parameters import ParameterMeasurer

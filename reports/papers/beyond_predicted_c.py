@@ -60,7 +60,7 @@ def record_predictions(
         optimizing.register_step_post_hook(add_noise)
     with TemporaryDirectory(prefix="gatdiag-") as folder:
         run = Path(folder) / "run"
-        with watch(model, run, every=1, metrics=["balance"], law_search_seconds=None) as recorder:
+        with watch(model, run, every=1, metrics=["balance"], laws=True) as recorder:
             for _, loss in run_steps(model, graph, optimizing, experiment.epochs):
                 recorder.log(loss=loss)
         recorded = load(run)

@@ -50,7 +50,7 @@ def train(recipe: Recipe, folder: Path) -> Outcome:
         for part in range(1 + recipe.resumed):
             mode: dict[str, Any] = {"resume": True} if part else {"overwrite": True}
             # Nothing may depend on the clock: record every step, search for laws without a time limit.
-            with watch(model, folder, every=1, law_search_seconds=None, **mode) as recorder:
+            with watch(model, folder, every=1, laws=True, **mode) as recorder:
                 for step, scalars in steps:
                     recorder.log(scalars)
                     if recipe.resumed and not part and step == recipe.steps // 2:

@@ -42,7 +42,7 @@ def train(folder, model=None, steps=12, lr=0.1, parameters=None, *, clears=True,
     optimizer = torch.optim.SGD(parameters(model) if parameters else model.parameters(), lr=lr)
     if spoil is not None:
         spoil(data)
-    recorder = gatdiag.watch(model, folder or "unused", enabled=folder is not None, law_search_seconds=0, **options)
+    recorder = gatdiag.watch(model, folder or "unused", enabled=folder is not None, laws=False, **options)
     for _ in range(steps):
         if clears:
             optimizer.zero_grad()
@@ -162,7 +162,7 @@ def test_optimizers_that_take_turns_are_no_errors(tmp_path, recwarn):
     torch.manual_seed(0)
     model = Adversaries()
     optimizers = [torch.optim.Adam(part.parameters(), lr=1e-3) for part in (model.judges, model.makes)]
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(8):
             noise, real = torch.randn(32, 4), torch.randn(32, 3)
             for optimizer, losses in zip(
@@ -187,7 +187,7 @@ def test_a_diagnosis_at_any_time_changes_nothing(tmp_path):
     torch.manual_seed(0)
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    recorder = gatdiag.watch(model, tmp_path / "run", law_search_seconds=0)
+    recorder = gatdiag.watch(model, tmp_path / "run", laws=False)
     states = {recorder.diagnosis().state}
     for _ in range(3):
         optimizer.zero_grad()
@@ -216,7 +216,7 @@ def test_it_knows_the_last_step_before_the_next_one_begins(tmp_path):
     torch.manual_seed(0)
     model, data = Gat(), graph()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", laws=False, warn=False) as recorder:
         for _ in range(2):
             recorder.log(loss=train_step(model, data, optimizer))
         assert recorder.diagnosis().verdict.code == "lr-too-large"

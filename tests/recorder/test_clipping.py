@@ -32,7 +32,7 @@ def trained(
     torch.manual_seed(0)
     model, batches = Gat(), [graph(seed=seed) for seed in range(passes)]
     optimizer, before, after = make_optimizer(model.parameters()), [], []
-    with gatdiag.watch(model, folder, every=every, law_search_seconds=0, **options):
+    with gatdiag.watch(model, folder, every=every, laws=False, **options):
         for step in range(steps):
             for batch in batches:
                 loss_of(model, batch).backward()
@@ -107,7 +107,7 @@ def test_at_recorded_steps_alone_and_over_accumulated_passes(tmp_path):
 def test_gradients_asked_for_after_clipping_are_not_taken_for_those_of_the_step(tmp_path):
     model, data = Gat(), graph()
     optimizer, before = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(3):
             loss_of(model, data).backward()
             before.append(gradient_norm(model))
@@ -126,7 +126,7 @@ def test_a_scaled_loss(tmp_path, fused, clips):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=2)
     before, after = [], []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for step in range(6):
             optimizer.zero_grad()
             scaler.scale(loss_of(model, data)).backward()
@@ -149,7 +149,7 @@ def test_clipping_of_a_scaled_loss_is_to_follow_unscaling(tmp_path, scales):
     torch.manual_seed(0)
     model, data = Gat(), graph()
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", enabled=scales)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", laws=False, warn=False) as recorder:
         for _ in range(30):
             optimizer.zero_grad()
             loss = loss_of(model, data)
@@ -167,7 +167,7 @@ def test_gradients_that_are_clipped_between_two_optimizers_of_a_step(tmp_path):
     model, data = Gat(), graph()
     optimizers = [sgd(conv) for conv in model.convs]
     before = []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(3):
             loss_of(model, data).backward()
             before.append(gradient_norm(model))

@@ -139,7 +139,7 @@ def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, m
 
 def test_laws_are_not_looked_for_where_there_is_no_time_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", None)
-    trained, messages = warned(tmp_path / "run", law_search_seconds=0)
+    trained, messages = warned(tmp_path / "run", laws=False)
 
     assert not messages
     assert len(trained.run.parameters) == 5 * 3 * 6

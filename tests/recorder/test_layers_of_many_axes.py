@@ -73,7 +73,7 @@ def recorded(folder, model, *inputs, steps=1):
 
         handles.append(module.register_forward_hook(keep))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with gatdiag.watch(model, folder, metrics="full", every=1, law_search_seconds=0, warn=False):
+    with gatdiag.watch(model, folder, metrics="full", every=1, laws=False, warn=False):
         for _ in range(steps):
             optimizer.zero_grad()
             out = model(*inputs)
@@ -240,7 +240,7 @@ def test_the_loss_on_each_place_of_an_image_is_found(tmp_path):
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1)), torch.randn(4, 3, 9, 7)
     labels = torch.randint(0, 5, (4, 7, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0, warn=False):
+    with gatdiag.watch(model, tmp_path / "run", laws=False, warn=False):
         for _ in range(2):
             optimizer.zero_grad()
             F.cross_entropy(model(x), labels).backward()

@@ -20,7 +20,7 @@ def weight_norms(run, name="convs.0.lin_l.weight"):
 def test_the_row_of_accumulated_passes_is_of_the_last_one(tmp_path):
     model, batches = Gat(), [graph(seed=seed) for seed in range(2)]
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         losses = [loss_of(model, batch) for batch in batches]
         torch.stack(losses).sum().backward()
         optimizer.step()
@@ -84,7 +84,7 @@ def test_a_closure_may_take_arguments_and_a_model_is_no_closure(tmp_path):
 def test_gradients_from_elsewhere_have_no_norm_before_clipping(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(3):
             gradients = torch.autograd.grad(loss_of(model, data), list(model.parameters()))
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -144,7 +144,7 @@ def test_rows_of_layers_are_of_the_first_evaluation_of_a_step(tmp_path, calls_pa
 def test_only_the_optimizers_named_count(tmp_path):
     model, data = Gat(), graph()
     counted, other = sgd(model), sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", optimizer=counted, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", optimizer=counted, laws=False):
         for _ in range(3):
             train_step(model, data, other)
             train_step(model, data, counted)
@@ -214,7 +214,7 @@ def test_learning_rates_of_all_groups(tmp_path):
     groups = [{"params": conv.parameters(), "lr": 0.1 * (number + 1)} for number, conv in enumerate(model.convs)]
     optimizer = torch.optim.SGD(groups)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(3):
             train_step(model, data, optimizer)
             schedule.step()
@@ -230,7 +230,7 @@ def test_learning_rates_of_all_groups(tmp_path):
 def test_logged_values_belong_to_the_step_they_are_about(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", every=2, law_search_seconds=0) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", every=2, laws=False) as recorder:
         recorder.log(start=1.0)
         for step in range(4):
             loss = loss_of(model, data)
@@ -285,7 +285,7 @@ def test_two_losses_of_one_forward_pass_make_two_steps(tmp_path, shared, every):
 def test_gradients_through_one_forward_pass_several_times_are_noted(tmp_path):
     model, data = Gat(), graph()
     optimizer, gradients = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
         for _ in range(2):
             output = model(data.x, data.edge_index)
             output.register_hook(lambda gradient: gradients.append(gradient.double().norm().item()))
@@ -344,7 +344,7 @@ def test_each_optimizer_is_described_from_its_first_step_on(tmp_path):
 def test_what_is_logged_after_an_evaluation_in_training_mode_belongs_to_the_coming_step(tmp_path):
     model, data = Gat(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", laws=False) as recorder:
         for step in range(3):
             train_step(model, data, optimizer)
             recorder.log(before=step)
@@ -398,7 +398,7 @@ def test_a_loss_that_is_not_the_models_own(tmp_path):
 def test_a_step_made_by_hand_has_the_number_it_is_given_unless_it_was_there_already(tmp_path):
     model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
     with pytest.warns(RecordingWarning, match="from 11, got 5") as caught:
-        with gatdiag.watch(model, tmp_path / "run", law_search_seconds=0) as recorder:
+        with gatdiag.watch(model, tmp_path / "run", laws=False) as recorder:
             for number in (3, None, 10, 5):
                 model.zero_grad()
                 model(x).sum().backward()
@@ -419,7 +419,7 @@ def test_the_loss_that_a_closure_returns_is_recorded_unless_the_loop_logs_one(tm
         torch.manual_seed(0)
         model, data, first = Gat(), graph(), []
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
-        with gatdiag.watch(model, folder, law_search_seconds=0) as recorder:
+        with gatdiag.watch(model, folder, laws=False) as recorder:
             for _ in range(3):
                 seen = []
 
@@ -450,7 +450,7 @@ def test_a_scaler_is_noticed_by_the_step_it_makes(tmp_path, fused):
         model, data = Gat(), graph()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
-        with gatdiag.watch(model, tmp_path / str(scale), law_search_seconds=0):
+        with gatdiag.watch(model, tmp_path / str(scale), laws=False):
             for _ in range(3):
                 scaler.scale(loss_of(model, data)).backward()
                 scaler.step(optimizer)
@@ -464,7 +464,7 @@ def test_float16_without_a_scaler_is_told_once(tmp_path):
     model, data = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).half(), graph()
     optimizer = sgd(model)
     with pytest.warns(RecordingWarning, match="scaler=") as caught:
-        with gatdiag.watch(model, tmp_path / "run", warn=False, law_search_seconds=0):
+        with gatdiag.watch(model, tmp_path / "run", warn=False, laws=False):
             for _ in range(3):
                 (1024 * F.cross_entropy(model(data.x.half()).float(), data.y)).backward()
                 optimizer.step()
@@ -477,7 +477,7 @@ def test_parameters_that_are_added_to_an_optimizer_are_in_its_description(tmp_pa
     model, data = Gat(), graph()
     first, *rest = model.convs
     optimizer = torch.optim.SGD([parameter for conv in rest for parameter in conv.parameters()], lr=0.1)
-    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", every=1, laws=False):
         for step in range(4):
             if step == 2:
                 optimizer.add_param_group({"params": list(first.parameters()), "lr": 0.05})
@@ -506,7 +506,7 @@ def test_steps_of_an_explainer_are_no_steps_of_the_training(tmp_path, recwarn):
         edge_mask_type="object",
         model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
     )
-    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", every=1, laws=False):
         for _ in range(2):
             train_step(model, data, optimizer)
             explainer(data.x, data.edge_index, index=0)

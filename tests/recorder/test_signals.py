@@ -252,7 +252,7 @@ def test_a_step_with_several_outputs_has_no_common_target(tmp_path):
     """As of a critic, which is pulled to one for what is real and to zero for what is not."""
     model = regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    with gatdiag.watch(model, tmp_path / "run", every=1, law_search_seconds=0) as recorder:
+    with gatdiag.watch(model, tmp_path / "run", every=1, laws=False) as recorder:
         for _ in range(30):
             optimizer.zero_grad()
             loss = (model(X) - 1).square().mean() + model(X.flip(1)).square().mean()
@@ -319,7 +319,7 @@ def test_edges_are_missing_only_if_no_step_and_no_layer_has_any(tmp_path):
     assert "input-without-edges" not in {one.code for one in gatdiag.diagnose(run)}
     model = OneConvolution(LOOPS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with gatdiag.watch(model, tmp_path / "batches", every=1, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "batches", every=1, laws=False):
         for edges in (LOOPS, RING, LOOPS):
             model.edge_index = edges
             optimizer.zero_grad()

@@ -11,7 +11,7 @@ import gatdiag
 
 X = [torch.randn(12, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
 Y = torch.arange(12) % 3
-ALONE = {"every": 1, "warn": False, "law_search_seconds": 0}
+ALONE = {"every": 1, "warn": False, "laws": False}
 
 
 def mlp():

@@ -189,7 +189,7 @@ def by_hand(model, data, log, recorder):
 def watched(folder, every, pattern):
     torch.manual_seed(0)
     model = Gat()
-    with gatdiag.watch(model, folder, every=every, law_search_seconds=0, warn=False) as recorder:
+    with gatdiag.watch(model, folder, every=every, laws=False, warn=False) as recorder:
         more = (recorder,) if pattern is by_hand else ()
         pattern(model, graph(), recorder.log, *more)
     return gatdiag.load(folder)
@@ -217,7 +217,7 @@ def test_gradients_before_clipping_are_those_of_the_step_and_of_none_before(tmp_
     model = nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
     model.forward = lambda x: (model["actor"](x), model["critic"](x))
     first, second = sgd(model["actor"]), sgd(model["critic"])
-    with gatdiag.watch(model, tmp_path / "run", every=7, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", every=7, laws=False):
         for _ in range(20):
             values = model(torch.ones(5, 4))
             for optimizer, value in zip((first, second), values, strict=True):
@@ -237,7 +237,7 @@ def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path)
     model, data = Gat(), graph()
     for resume in (False, True):
         optimizer = sgd(model)
-        with gatdiag.watch(model, tmp_path / "run", every=5, resume=resume, law_search_seconds=0):
+        with gatdiag.watch(model, tmp_path / "run", every=5, resume=resume, laws=False):
             for _ in range(STEPS):
                 train_step(model, data, optimizer)
     run = gatdiag.load(tmp_path / "run")
@@ -258,7 +258,7 @@ def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monk
 
     model, data = Seeing(), graph()
     optimizer = sgd(model)
-    with gatdiag.watch(model, tmp_path / "run", every=4, law_search_seconds=0):
+    with gatdiag.watch(model, tmp_path / "run", every=4, laws=False):
         for _ in range(9):
             seen[f"before {len(seen) // 2}"] = hooks()
             train_step(model, data, optimizer)
@@ -273,7 +273,7 @@ def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
     """The step before stays open, because other parameters have gradients, too."""
     layer, data = GATv2Conv(5, 3), graph()
     optimizer = torch.optim.SGD([layer.bias], lr=0.1)
-    with gatdiag.watch(layer, tmp_path / "run", every=lambda step: step == 2, metrics="full", law_search_seconds=0):
+    with gatdiag.watch(layer, tmp_path / "run", every=lambda step: step == 2, metrics="full", laws=False):
         for _ in range(4):
             train_step(layer, data, optimizer)
     recorded = gatdiag.load(tmp_path / "run").layers
@@ -284,7 +284,7 @@ def test_the_call_that_ends_a_step_is_heard_as_part_of_the_next(tmp_path):
 def test_replaced_parameters_are_noticed_at_once(tmp_path):
     model, data = Gat(), graph()
     with pytest.warns(RecordingWarning, match="recording of the model stopped before step 3"):
-        recorder = gatdiag.watch(model, tmp_path / "run", every=6, law_search_seconds=0)
+        recorder = gatdiag.watch(model, tmp_path / "run", every=6, laws=False)
         optimizer = sgd(model)
         for step in range(9):
             if step == 3:

@@ -44,6 +44,7 @@ class ModuleHooks:
         self._warning_filter: Any = None
         self._is_waiting = False
         self.trace: ForwardTrace | None = None
+        self._traced: frozenset[int] = frozenset()  # ids of the model's modules
 
     @property
     def is_attached(self) -> bool:
@@ -71,6 +72,11 @@ class ModuleHooks:
         if self._warning_filter in warnings.filters:
             warnings.filters.remove(self._warning_filter)  # type: ignore[attr-defined]
         self._warning_filter = None
+
+    def start_trace(self) -> None:
+        """Trace the coming calls."""
+        self.end_trace()
+        self.trace, self._traced = ForwardTrace(self._root), frozenset(map(id, self._root.modules()))
 
     def end_trace(self) -> None:
         """Trace no further calls."""
@@ -130,7 +136,7 @@ class ModuleHooks:
                     self._listener.on_model_start()
             if (layer := self._layers.get(id(module))) is not None:
                 self._listener.on_layer_start(*layer)
-        if self.trace is not None and not _should_ignore_call():
+        if self.trace is not None and id(module) in self._traced and not _should_ignore_call():
             self.trace.enter(module)
 
     def _forward_hook(self, module: nn.Module, args: Any, *rest: Any) -> None:
@@ -142,7 +148,7 @@ class ModuleHooks:
             return
         has_failed = len(rest) != 2
         kwargs, output = ({}, None) if has_failed else rest
-        if self.trace is not None:
+        if self.trace is not None and id(module) in self._traced:
             self.trace.leave(module, output)
         if _should_ignore_call():
             return

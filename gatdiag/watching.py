@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from gatdiag.errors import InputError
 from gatdiag.laws import Laws
 from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, select
 from gatdiag.recorder.settings import as_optimizer_list, make_layer_filter, parse_best
@@ -143,6 +144,8 @@ def watch(
         >>> len(gatdiag.load(folder).steps)
         4
     """
+    if not isinstance(laws, bool | Laws):
+        raise InputError(f"laws= expects True, False or the laws of gatdiag.find_laws, got {laws!r:.60}")
     settings = Settings(
         selection=select(metrics, laws=laws is not False),
         laws=laws if isinstance(laws, Laws) else None,

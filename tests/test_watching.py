@@ -120,7 +120,7 @@ def test_a_folder_that_is_being_recorded(tmp_path, same_model):
     first.finish()
     again.steps(1)
     overwritten = gatdiag.watch(again.model, folder, metrics="fast", overwrite=True)
-    assert not resumed._layers.is_attached
+    assert not resumed._steps.modules.is_attached
     again.steps(2)
     overwritten.finish()
     assert steps_in(folder) == [0, 1]

@@ -4,6 +4,7 @@ Parameters that get another name, as by pruning, stay recorded. If a parameter i
 ends; parameters that are added are not recorded.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gatdiag.errors import GatdiagError, InputError
+from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.live import ForwardTrace
 from gatdiag.names import join_names
@@ -22,6 +23,7 @@ from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.settings import Selection, Settings
 from gatdiag.roles import ATTENTION
 from gatdiag.structure import Layer, Structure, discover
+from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.discovery import discover_in_order
 from gatdiag.structure.replica import initialized_parameters
 
@@ -30,6 +32,7 @@ from gatdiag.structure.replica import initialized_parameters
 _MAX_DELTA: Final = 1e-3
 _MAX_DELTA_LOW_PRECISION: Final = 0.3
 _SMALLEST: Final = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
+_MAX_SEARCH_SECONDS: Final = 20.0  # of computing time
 _NEGLIGIBLE: Final = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 
 
@@ -138,7 +141,13 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
                 "as in model(x, edge_index), outside of compiled code, or pass laws=gatdiag.find_laws(model, x, ...)"
             )
         try:
-            laws = trace.find_laws(structure)
+            with time_limit(_MAX_SEARCH_SECONDS, _announce):
+                laws = trace.find_laws(structure)
+        except TimeLimitError:
+            return None, (
+                f"the search was stopped after {_MAX_SEARCH_SECONDS:g} s; gatdiag.find_laws has no limit, and what it "
+                "finds can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
+            )
         except GatdiagError as failure:
             return None, str(failure)
         except Exception as failure:  # all else can be recorded without laws
@@ -147,6 +156,11 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
         reasons = "; ".join(map(str, laws.excluded[:3]))
         return laws, f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
     return laws, None
+
+
+def _announce(elapsed: float) -> None:
+    limit = f"limit {_MAX_SEARCH_SECONDS:g} s"
+    print(f"gatdiag: searching for conservation laws ({elapsed:.0f} s so far, {limit})", file=sys.stderr)  # noqa: T201
 
 
 def _with_laws(plan: RecordingPlan, laws: Laws | None, selection: Selection, error: str | None) -> RecordingPlan:

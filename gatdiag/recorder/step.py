@@ -28,7 +28,7 @@ from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scale
 from gatdiag.recorder.hooks.outside import outside_of_modes
 from gatdiag.recorder.inspection import Inspection, Output
 from gatdiag.recorder.measure.layers import LayerMeasurer, LayerRun
-from gatdiag.recorder.measure.parameters import are_equal, measure_pieces
+from gatdiag.recorder.measure.parameters import are_equal, are_finite, measure_pieces
 from gatdiag.recorder.measure.steps import loss_columns
 from gatdiag.recorder.plan import Binding, RecordingPlan, find_static_layers, first_replaced, make_plan
 from gatdiag.recorder.samples import Flat, FlatParameters, Sample
@@ -42,6 +42,8 @@ _UNKNOWN_SCALER: Final = (
     "layers return float16, but no torch.amp.GradScaler was found: if the loss is scaled, the recorded gradients of "
     "layer outputs are scaled, too. Pass the scaler to watch(..., scaler=...)"
 )
+
+_OF_BROKEN: Final = frozenset({"weights", "health"})  # groups that show where the first NaN is
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -294,11 +296,20 @@ class StepRecorder:
         self._add_unfrozen()
         for optimizer in optimizers:
             self._describe_optimizer(optimizer)
+        if self._sample is None and self._has_broken_gradient(buffer):
+            self._sample = Sample(self.counter.step, self.counter.records, _OF_BROKEN)
         predicts = bool(optimizers) and buffer.plan.needs_prediction(self.counter.next_record)
         if self._sample is None and predicts:
             self._sample = Sample(self.counter.step, None, frozenset())
         if self._sample is not None:
             self._fill_before(self._sample, buffer, optimizers, predicts=predicts)
+
+    def _has_broken_gradient(self, buffer: SampleBuffer) -> bool:
+        """True at the first NaN or infinity, which is recorded whatever step it is in; on an accelerator, never."""
+        if buffer.writer.first_non_finite is not None:
+            return False
+        gradients = [found for tensor in buffer.plan.parameters.flat.tensors if (found := tensor.grad) is not None]
+        return all(gradient.is_cpu for gradient in gradients) and not are_finite(gradients)
 
     @torch.no_grad()
     def _fill_before(

@@ -9,40 +9,40 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import gatdiag
-from gatdiag.recorder import backlog, layers
-from gatdiag.recorder.recorder import Recorder
+from gatdiag.recorder import Recorder, buffer
+from gatdiag.recorder.samples import ForwardPass
 from tests.recorder.loops import Gat, graph, loss_of, sgd, train, train_step
 
 TABLES = ("steps", "layers", "parameters", "neurons")
 ADAM = {"make_optimizer": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)}
 MOMENTUM = {"make_optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
-ALONE = {"every": 1, "warn": False}  # checks for training errors measure the backlog
+ALONE = {"every": 1, "warn": False}  # checks for training errors measure what waits
 
 
 @pytest.fixture
 def slow_clock(monkeypatch):
     """Stop the clock, so that no sample is measured because of its age."""
-    monkeypatch.setattr(backlog.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(buffer.time, "monotonic", lambda: 0.0)
 
 
 @pytest.fixture
 def measured(monkeypatch):
     """Numbers of samples that were measured together."""
     counts = []
-    measure = backlog.Backlog.measure
+    measure = buffer.SampleBuffer.measure
 
     def counted(self, before):
         counts.append(len(self))
         measure(self, before)
 
-    monkeypatch.setattr(backlog.Backlog, "measure", counted)
+    monkeypatch.setattr(buffer.SampleBuffer, "measure", counted)
     return counts
 
 
 def test_steps_measured_together_have_the_values_of_steps_measured_alone(tmp_path, monkeypatch, slow_clock, measured):
     runs = []
     for most in (1, 3, 64):
-        monkeypatch.setattr(backlog, "_MAX_SAMPLES", most)
+        monkeypatch.setattr(buffer, "_MAX_SAMPLES", most)
         for number, optimizer in enumerate((ADAM, MOMENTUM)):
             runs.append(train(tmp_path / f"{most} {number}", steps=12, metrics="standard", **ALONE, **optimizer).run)
     assert set(measured) >= {1, 3, 12}
@@ -58,7 +58,7 @@ def test_steps_measured_together_have_the_values_of_steps_measured_alone(tmp_pat
 
 def test_nothing_waits_longer_than_two_seconds(tmp_path, monkeypatch, measured):
     now = 0.0
-    monkeypatch.setattr(backlog.time, "monotonic", lambda: now)
+    monkeypatch.setattr(buffer.time, "monotonic", lambda: now)
 
     def wait(step, model):
         nonlocal now
@@ -73,7 +73,7 @@ def test_samples_take_little_memory_and_large_ones_are_not_held(tmp_path, monkey
     size = 3 * 4 * sum(parameter.numel() for parameter in Gat().parameters())
     for most, together in ((4 * size, 4), (size // 2, 1)):
         measured.clear()
-        monkeypatch.setattr(backlog, "_MAX_BYTES", most)
+        monkeypatch.setattr(buffer, "_MAX_BYTES", most)
         train(tmp_path / str(together), steps=8, metrics=["norm", "update_ratio"], **ALONE)
         assert [count for count in measured if count] == [together] * (8 // together)
 
@@ -111,8 +111,8 @@ def test_what_is_logged_to_steps_that_are_not_recorded_is_written_in_order(tmp_p
 
 
 def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatch, slow_clock):
-    monkeypatch.setattr(backlog, "_MAX_SAMPLES", 4)
-    measure, calls = backlog.build_columns, []
+    monkeypatch.setattr(buffer, "_MAX_SAMPLES", 4)
+    measure, calls = buffer.build_columns, []
 
     def interrupted(*args):
         calls.append(args)
@@ -120,7 +120,7 @@ def test_an_interrupt_while_samples_are_measured_loses_none(tmp_path, monkeypatc
             raise KeyboardInterrupt
         return measure(*args)
 
-    monkeypatch.setattr(backlog, "build_columns", interrupted)
+    monkeypatch.setattr(buffer, "build_columns", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model, data = Gat(), graph()
         optimizer = sgd(model)
@@ -146,7 +146,7 @@ def test_a_second_interrupt_while_a_recording_ends_leaves_neither_lock_nor_hooks
         for step in range(5):
             train_step(model, data, optimizer)
             recorder.log(number=step)
-        monkeypatch.setattr(backlog.Backlog, "measure", interrupted)
+        monkeypatch.setattr(buffer.SampleBuffer, "measure", interrupted)
         raise KeyboardInterrupt
     assert not module_hooks._global_forward_hooks
     assert not _global_optimizer_pre_hooks
@@ -163,7 +163,7 @@ def test_passes_without_a_step_do_not_fill_the_memory(tmp_path):
 
     def alive():
         gc.collect()
-        return sum(type(item) is layers.ForwardPass for item in gc.get_objects())
+        return sum(type(item) is ForwardPass for item in gc.get_objects())
 
     model, data, before = Gat(), graph(), alive()
     with gatdiag.watch(model, tmp_path / "run", every=1):

@@ -15,7 +15,7 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.recorder import RecordingWarning, TrainingWarning
+from gatdiag.recorder import RecordingWarning, TrainingWarning, plan
 from gatdiag.run import Store
 from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
@@ -58,11 +58,11 @@ def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_p
     ("place", "name", "lost", "still_there"),
     [
         ("gatdiag.metrics.smoothing", "output_statistics", "output_norm", ("norm", "c")),
-        ("gatdiag.recorder.weights.Weights", "changes", "unchanged_fraction", ("norm", "c")),
-        ("gatdiag.recorder.neurons.NeuronRecorder", "measure", "c", ("norm", "mu")),
+        ("gatdiag.recorder.measure.parameters.ParameterMeasurer", "_changes", "unchanged_fraction", ("norm", "c")),
+        ("gatdiag.recorder.measure.laws.LawMeasurer", "measure", "c", ("norm", "mu")),
         ("gatdiag.metrics", "ranks", "effective_rank", ("norm", "mu", "c", "dirichlet_energy")),
         ("gatdiag.metrics", "attention_spread", "attention_entropy", ("norm", "mu", "c")),
-        ("gatdiag.recorder.backward", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
+        ("gatdiag.recorder.hooks.backward", "versions", "gradient_norm_before_clipping", ("norm", "mu", "c")),
     ],
 )
 def test_a_metric_that_raises_is_lost_alone(tmp_path, monkeypatch, place, name, lost, still_there):
@@ -109,41 +109,53 @@ def test_where_warnings_are_errors_standard_error_has_to_do(tmp_path, monkeypatc
     assert "division by zero" in capsys.readouterr().err
 
 
-def test_a_search_for_laws_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_path, capsys):
-    bare = train()
-    trained, messages = warned(tmp_path / "run", law_search_seconds=1e-9)
+def test_a_search_for_laws_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plan, "_MAX_SEARCH_SECONDS", 1e-9)
+    trained, messages = warned(tmp_path / "run")
 
     (message,) = messages
     assert "stopped after 1e-09 s" in message
-    assert "law_search_seconds" in message
-    assert "gatdiag.find_laws" in message
-    assert trained.losses == bare.losses
+    assert "laws=gatdiag.find_laws" in message
+    assert trained.losses == train().losses
     assert len(trained.run.steps) == 5
     assert len(trained.run.layers) == 5 * 3
     assert len(trained.run.parameters) == 5 * 3 * 6
     assert len(trained.run.neurons) == 0
     assert trained.run.meta["laws"]["found"] == []
-    assert "law_search_seconds" in trained.run.meta["laws"]["error"]
+    assert "stopped after" in trained.run.meta["laws"]["error"]
     assert not capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("limit", "bound"), [(100, "limit 100 s"), (None, "no limit")])
-def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch, limit, bound):
+def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(deadline, "_SLOW", 0.0)
-    trained, messages = warned(tmp_path / "run", law_search_seconds=limit)
+    trained, messages = warned(tmp_path / "run")
 
     assert not messages
     assert len(trained.run.neurons) > 0
-    assert capsys.readouterr().err == f"gatdiag: searching for conservation laws (0 s so far, {bound})\n"
+    assert capsys.readouterr().err == "gatdiag: searching for conservation laws (0 s so far, limit 20 s)\n"
 
 
-def test_laws_are_not_looked_for_where_there_is_no_time_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", None)
+def test_laws_are_not_looked_for_where_they_are_not_wanted(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatdiag.recorder.hooks.modules.ForwardTrace", None)
     trained, messages = warned(tmp_path / "run", laws=False)
 
     assert not messages
     assert len(trained.run.parameters) == 5 * 3 * 6
     assert len(trained.run.neurons) == 0
+
+
+def test_laws_that_were_found_before_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatdiag.recorder.hooks.modules.ForwardTrace", None)
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    laws = gatdiag.find_laws(model, data.x, data.edge_index)
+    with gatdiag.watch(model, tmp_path / "run", laws=laws):
+        for _ in range(3):
+            train_step(model, data, optimizer)
+    run = gatdiag.load(tmp_path / "run")
+    assert len(run.neurons) == 3 * len(laws)
+    assert run.neurons.delta.abs().max() < 1e-5
 
 
 def test_a_schedule_that_raises(tmp_path):
@@ -224,8 +236,7 @@ def test_time_goes_on_where_the_run_that_is_resumed_had_ended(tmp_path):
         ({"every": 0}, "positive integer"),
         ({"every": "often"}, "every="),
         ({"budget": 2.0}, "budget="),
-        ({"law_search_seconds": -1}, "law_search_seconds"),
-        ({"law_search_seconds": "20"}, "law_search_seconds"),
+        ({"laws": 20}, "laws="),
         ({"metrics": "standrad"}, "standard"),
         ({"metrics": ["mue"]}, "mu"),
         ({"best": ""}, "best="),

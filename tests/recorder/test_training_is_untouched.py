@@ -12,7 +12,7 @@ from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
 import gatdiag
-from gatdiag.recorder import layers
+from gatdiag.recorder.hooks import modules
 from tests.recorder.loops import Gat, graph, loss_of, sgd, train, train_step
 
 OPTIMIZERS = {
@@ -241,7 +241,7 @@ def test_an_interrupt_while_hooks_are_registered_leaves_none(tmp_path, monkeypat
         register(*args, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layers, "_has_compiled", lambda: False)  # as other tests may have
+    monkeypatch.setattr(modules, "has_compiled", lambda: False)  # as other tests may have
     register, model, data = module_hooks.register_module_forward_hook, Gat(), graph()
     before = hooks()
     with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", every=3):

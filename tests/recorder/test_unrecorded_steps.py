@@ -9,8 +9,9 @@ from torch.nn.modules import module as module_hooks
 from torch_geometric.nn import GATv2Conv
 
 import gatdiag
-from gatdiag.recorder import RecordingWarning, layers
-from gatdiag.recorder.backlog import Backlog
+from gatdiag.recorder import RecordingWarning
+from gatdiag.recorder.buffer import SampleBuffer
+from gatdiag.recorder.hooks import modules
 from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 STEPS = 13
@@ -248,7 +249,7 @@ def test_a_run_of_which_nothing_was_logged_goes_on_after_its_last_step(tmp_path)
 @pytest.mark.parametrize("has_compiled", [False, True])
 def test_modules_are_listened_to_only_where_something_is_recorded(tmp_path, monkeypatch, has_compiled):
     """After compilation the hooks stay, because removing them would compile again."""
-    monkeypatch.setattr(layers, "_has_compiled", lambda: has_compiled)
+    monkeypatch.setattr(modules, "has_compiled", lambda: has_compiled)
     seen = {}
 
     class Seeing(Gat):
@@ -296,7 +297,23 @@ def test_replaced_parameters_are_noticed_at_once(tmp_path):
 
 @pytest.mark.parametrize("pattern", [plain, logged_before_the_step])
 def test_rows_are_written_once_their_steps_are_over(tmp_path, monkeypatch, pattern):
-    monkeypatch.setattr(Backlog, "is_due", True)
+    monkeypatch.setattr(SampleBuffer, "is_due", True)
     run = watched(tmp_path / "run", 100, pattern)
     assert run.steps["step"].tolist() == run.steps["step_of_user"].tolist() == [*range(STEPS)]
     assert run.steps["loss"].notna().all()
+
+
+def test_a_nan_between_records_is_found_at_its_step(tmp_path):
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), torch.ones(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gatdiag.watch(model, tmp_path / "run", every=50, warn=False, laws=False):
+        for step in range(60):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            if step == 30:
+                model[1].weight.grad[0, 1] = torch.nan
+            optimizer.step()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.parameters["step"].unique().tolist() == [0, 30, 50]
+    assert run.meta["first_non_finite"]["step"] == 30
+    assert run.meta["first_non_finite"]["parameter"] == "1.weight"

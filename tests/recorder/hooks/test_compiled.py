@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gatdiag
-from gatdiag.recorder import layers
+from gatdiag.recorder.hooks.modules import has_compiled
 from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
 pytestmark = [
@@ -57,6 +57,6 @@ def test_a_compiled_model_trains_as_it_does_and_its_parameters_are_recorded(tmp_
     assert not [message for message in messages if "global hooks" in message]
     if len(run.layers) == 0:
         assert any("compiled" in note for note in run.meta["notes"])
-    assert layers._has_compiled()
+    assert has_compiled()
     assert not torch.nn.modules.module._has_any_global_hook()
     loss_of(model, graph()).backward()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gatdiag.recorder.channels import channel_axis
+from gatdiag.recorder.measure.channels import channel_axis
 
 IMAGE, SEQUENCE, TOKENS = torch.randn(2, 8, 6, 6), torch.randn(2, 8, 6), torch.randn(2, 7, 8)
 CONV, CONV_1D, LINEAR = nn.Conv2d(8, 8, 3, padding=1), nn.Conv1d(8, 8, 3), nn.Linear(8, 8)

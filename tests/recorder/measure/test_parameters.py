@@ -1,18 +1,17 @@
 """Parameters of several dtypes and shapes measured together, against one at a time."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from gatdiag.quantities import GROUPS, LEVELS, Metric, Quantity, change_quantile
-from gatdiag.recorder import weights
-from gatdiag.recorder.backlog import Backlog
-from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.weights import Weights, are_finite
+from gatdiag.recorder.measure import parameters as measuring
+from gatdiag.recorder.measure.parameters import ParameterMeasurer, are_finite
+from gatdiag.recorder.samples import Sample
 from gatdiag.weight_change import FRACTIONS
 from tests.metrics import oracles
 
@@ -41,20 +40,25 @@ def moved(made, amount=0.3):
 
 def measured(watched, move=lambda: None, columns=COLUMNS):
     """The columns of one step."""
-    backlog = Backlog(SimpleNamespace(weights=watched), columns, Guard(), None)
-    sample = backlog.take(0, 0, frozenset(GROUPS), None)
+    flat, sample = watched.flat, Sample(0, 0, frozenset(GROUPS))
+    sample.weights, sample.gradients, sample.has_gradient = flat.weights(), flat.gradients(), flat.has_gradient()
+    found = watched.before([sample], unguarded, columns)
     with torch.no_grad():
         move()
-    sample.weights_after = watched.flat.weights()
-    columns = watched.measure([sample], lambda what, function, *given: function(*given), columns).columns
-    return {name: values[0] for name, values in columns.items()}
+    sample.weights_after = flat.live_weights()
+    found = found.columns | watched.after(found, [sample], [sample.take_change()], unguarded, columns)
+    return {name: values[0] for name, values in found.items()}
+
+
+def unguarded(_, function, *given):
+    return function(*given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_changes_of_all_parameters_together(dtype):
     made = parameters(dtype)
     initial = {name: parameter.detach().clone() for name, parameter in made.items()}
-    watched = Weights(made, ["att"])
+    watched = ParameterMeasurer(made, ["att"])
     moved(made)
     found = measured(watched)
     for position, name in enumerate(made):
@@ -69,7 +73,7 @@ def test_changes_of_all_parameters_together(dtype):
 
 def test_weights_that_are_not_finite_have_no_fractions():
     made = parameters()
-    watched = Weights(made, ["att"])
+    watched = ParameterMeasurer(made, ["att"])
     made["weight"].data[0, 0] = torch.inf
     made["att"].data[0, 0, 0] = torch.nan
     found = measured(watched)
@@ -83,20 +87,20 @@ def test_parameters_of_several_types_keep_their_places():
     made["double"] = nn.Parameter(torch.ones(3, dtype=torch.float64))
     made["half"] = nn.Parameter(torch.ones(2, dtype=torch.float16))
     made["complex"] = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    watched = Weights(made, [])
+    watched = ParameterMeasurer(made, [])
     made["half"].grad = torch.full((2,), 3.0, dtype=torch.float16)
     found = measured(watched, lambda: made["double"].mul_(2))
     assert found["norm"].tolist()[-3:] == [pytest.approx(3**0.5), pytest.approx(2**0.5), None]
     assert found["gradient_norm"].tolist() == [None] * 5 + [pytest.approx(18**0.5), None]
     assert found["update_ratio"][4:6].tolist() == pytest.approx([1.0, 0.0])
-    assert watched.gradient_norms().tolist() == [0] * 5 + [pytest.approx(18**0.5), 0]
     assert watched.arrays()["half"].dtype == np.float16
 
 
-def test_initial_values_can_be_given():
+def test_initial_values_can_be_those_of_a_file(tmp_path):
     made = parameters()
-    watched = Weights(made, ["att"])
-    watched.set_initial({"weight": made["weight"].detach() * 2})
+    watched = ParameterMeasurer(made, ["att"])
+    save_file({"weight": made["weight"].detach() * 2}, tmp_path / "initial.safetensors")
+    watched.set_initial(tmp_path / "initial.safetensors")
     assert measured(watched)["unchanged_fraction"].tolist() == [0, 1, 1, 1]
 
 
@@ -105,8 +109,8 @@ def test_functions_of_gradients_and_updates(monkeypatch, needs):
     made = parameters()
     made["weight"].grad, made["small"].grad = torch.ones(7, 5), torch.ones(4)
     catalog = [Metric("frobenius_norm", of, needs, (Quantity(of, group="changes"),)) for of in ("gradient", "update")]
-    monkeypatch.setattr(weights, "_METRICS", catalog)
-    found = measured(Weights(made, ["att"]), lambda: made["weight"].sub_(2), frozenset({"gradient", "update"}))
+    monkeypatch.setattr(measuring, "_METRICS", catalog)
+    found = measured(ParameterMeasurer(made, ["att"]), lambda: made["weight"].sub_(2), frozenset({"gradient", "update"}))
     assert found["gradient"].tolist() == [pytest.approx(35**0.5), None, None, None if needs else 2]
     assert found["update"].tolist() == [pytest.approx(2 * 35**0.5), *([None] * 3 if needs else [0.0] * 3)]
 
@@ -114,14 +118,14 @@ def test_functions_of_gradients_and_updates(monkeypatch, needs):
 def test_sparse_gradients():
     embedding = nn.Embedding(10, 3, sparse=True)
     embedding(torch.tensor([1, 1, 4])).sum().backward()
-    found = measured(Weights(dict(embedding.named_parameters()), []))
+    found = measured(ParameterMeasurer(dict(embedding.named_parameters()), []))
     assert found["gradient_norm"].item() == pytest.approx((3 * 4 + 3) ** 0.5)
     assert found["gradient_non_finite"].tolist() == [0]
 
 
 def test_what_further_parameters_a_sample_holds_is_not_measured():
     made = parameters()
-    watched = Weights({name: made[name] for name in ("weight", "bias")}, [])
+    watched = ParameterMeasurer({name: made[name] for name in ("weight", "bias")}, [])
     watched.add_parameters([made["small"]])
     found = measured(watched)
     assert found["norm"].shape == (2,)

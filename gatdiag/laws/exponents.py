@@ -568,6 +568,13 @@ class Exponents:
                 self._bind_to_label(ids.index_select(axis, free), label)
                 return
 
+    def hold_unmentioned(self, parameter: Tensor) -> None:
+        """Fix the entries of a parameter that nothing was required of: other inputs may require something."""
+        ids = self._reservation(parameter).entries if parameter.numel() else None
+        if ids is not None and bool((is_free := ~self._is_mentioned(ids)).any()):
+            self.partly_read.add(self.block_of(int(ids.max())).parameter or "")
+            self.require_zero(Label(((_ONE, ids[is_free]),)))
+
     def _is_mentioned(self, ids: Tensor) -> Tensor:
         """Mask of the unknowns that something was required of."""
         labels = [mixture.label for mixture in self._mixtures.values()] + [choice.label for choice in self._choices]

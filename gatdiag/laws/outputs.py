@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.structure.copying import reachable_tensors
@@ -39,6 +39,49 @@ def floating_tensors(output: Any, _within: frozenset[int] = frozenset()) -> Iter
                 yield from floating_tensors(part, _within | {id(output)})
     elif not isinstance(output, _LEAVES):
         yield from floating_tensors(_tensors_in_object(output))
+
+
+def tensors_inside(value: Any) -> tuple[list[Tensor], str | None]:
+    """The tensors in containers and in the attributes of objects, without calling code of the user's.
+
+    Returns:
+        The tensors, and the type of a part that cannot be searched, such as a generator or a function, or None.
+
+    Example:
+        >>> tensors_inside([torch.ones(2), {"function": print}])
+        ([tensor([1., 1.])], 'builtin_function_or_method')
+    """
+    found: dict[int, Tensor] = {}
+    seen: dict[int, Any] = {}
+    opaque, waiting = None, [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            found.setdefault(id(part), part)
+        elif not isinstance(part, _LEAVES) and id(part) not in seen:
+            seen[id(part)] = part
+            parts = _parts(part)
+            opaque = type(part).__qualname__ if parts is None else opaque
+            waiting += reversed(parts or [])
+    return list(found.values()), opaque
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a container or an object holds; None if it cannot be looked into."""
+    if isinstance(value, dict):
+        parts = [*dict.keys(value), *dict.values(value)]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        kind = next(kind for kind in (list, tuple, set, frozenset, deque) if isinstance(value, kind))
+        parts = list(kind.__iter__(value))
+    elif isinstance(value, nn.Module):
+        return []  # of a model: its parameters are no outputs
+    elif not hasattr(type(value), "__slots__") and not hasattr(value, "__dict__"):
+        return None
+    else:
+        parts = []
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    own = [getattr(value, name) for name in slots if isinstance(name, str) and name != "__dict__" and hasattr(value, name)]
+    return [*parts, *own, *vars(value).values()] if hasattr(value, "__dict__") else [*parts, *own]
 
 
 def _tensors_in_object(value: Any) -> list[Tensor]:

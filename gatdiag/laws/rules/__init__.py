@@ -66,7 +66,7 @@ RULES: dict[str, Rule] = {
         "cosh asinh acosh atanh erf erfc erfinv elu celu selu gelu silu mish softplus softshrink "
         "hardshrink hardsigmoid hardswish hardtanh logit _softmax _safe_softmax _log_softmax logsumexp floor "
         "ceil round trunc frac fmod remainder bernoulli multinomial nll_loss_forward binary_cross_entropy "
-        "_local_scalar_dense mkldnn_rnn_layer bincount alpha_dropout feature_alpha_dropout "
+        "_local_scalar_dense bincount alpha_dropout feature_alpha_dropout "
         "binary_cross_entropy_with_logits nll_loss2d_forward smooth_l1_loss huber_loss soft_margin_loss _ctc_loss "
         "logaddexp logaddexp2 _logcumsumexp logcumsumexp xlogy lgamma digamma sinc "
         "special_entr special_erfcx special_log_ndtr special_ndtri special_xlog1py linalg_matrix_exp "
@@ -79,7 +79,7 @@ RULES: dict[str, Rule] = {
         "is_pinned is_coalesced isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
         "logical_not logical_and logical_or logical_xor is_nonzero ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
-        "sym_storage_offset _nested_tensor_size random geometric cauchy log_normal indices _indices crow_indices "
+        "sym_storage_offset _fused_sdp_choice _nested_tensor_size random geometric cauchy log_normal indices _indices crow_indices "
         "col_indices ccol_indices row_indices _nnz sparse_dim dense_dim",
     ),
     **each(elementwise.sign, "sign sgn signbit angle heaviside"),
@@ -162,6 +162,14 @@ RULES: dict[str, Rule] = {
     **each(matrix.addmm, "addmm baddbmm addmv _sparse_addmm"),
     "linear": matrix.linear,
     **each(matrix.convolution, "convolution _convolution"),
+    **each(
+        matrix.attention,
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_fused_attention_overrideable",
+    ),
+    "mkldnn_rnn_layer": matrix.mkldnn_recurrent,
+    "_cudnn_rnn": matrix.cudnn_recurrent,
     "_trilinear": matrix.trilinear,
     **each(matrix.outer, "ger outer"),
     "addr": matrix.addr,

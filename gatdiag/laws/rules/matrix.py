@@ -1,5 +1,6 @@
 """Rules of products that sum over an index: matrix products, convolutions."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gatdiag.laws.label import Label, Rearrange
+from gatdiag.laws.rules.arrangement import concatenate
 from gatdiag.laws.rules.call import Call, Labels, Rule
 
 
@@ -47,6 +49,81 @@ def linear(call: Call) -> Label:
     if call.get("bias") is None:
         return result
     return call.exponents.require_equal(result, call.label("bias"))
+
+
+def attention(call: Call) -> Label:
+    """Fused attention, softmax(query @ key^T + mask) @ value: scores must keep their scale."""
+    query, key, value = call["query"], call["key"], call["value"]
+    left = call.factor(query, -1, call.label_of(key))
+    right = call.factor(key, -1, left)
+    both = left.map(lambda array: array.unsqueeze(-2)) + right.map(lambda array: array.unsqueeze(-3))
+    scores = call.exponents.require_uniform(both, [query.ndim]).map(lambda array: array.squeeze(-1))
+    call.exponents.require_zero(scores)
+    for name in ("attn_mask", "attn_bias"):
+        if isinstance(call.get(name), Tensor):
+            call.fix_scale(name)
+    return call.exponents.require_uniform(call.label_of(value), [value.ndim - 2])
+
+
+def mkldnn_recurrent(call: Call) -> Labels:
+    """A recurrent layer in one direction as one operation."""
+    weights = [call[f"weight{number}"] for number in range(4 if call["has_biases"] else 2)]
+    return _recurrent(call, [[weights]], "hx_", "cx_")
+
+
+def cudnn_recurrent(call: Call) -> Labels:
+    """A recurrent network as one operation: stacked layers, in one or both directions."""
+    width, directions = call["weight_stride0"], 1 + int(call["bidirectional"])
+    single = [call["weight"][start : start + width] for start in range(0, len(call["weight"]), width)]
+    layers = [single[start : start + directions] for start in range(0, len(single), directions)]
+    return _recurrent(call, layers, "hx", "cx")
+
+
+def _recurrent(call: Call, layers: Sequence[Sequence[Sequence[Tensor]]], state: str, cell: str) -> Labels:
+    """Labels of the results and of the last states.
+
+    What a step returns is the state of the next, so the first state scales as the results do, even if there is one step
+    only. Gates and tanh fix what they are applied to; so only a ReLU network, or a projection, has states of any scale.
+
+    Args:
+        call: The operation.
+        layers: The weights of each layer and direction: of inputs, of states, biases, projection.
+        state: The name of the first states.
+        cell: The name of the first states of the cells of an LSTM.
+    """
+    if call.get(cell) is not None:
+        call.fix_scale(cell)
+    label, ndim, states = call.label("input"), call["input"].ndim, list[Label]()
+    for weights in layers:
+        found = [_recur(call, ndim, label, of_direction) for of_direction in weights]
+        width = call.out[0].shape[-1] // len(weights)
+        shape = torch.Size((*(1,) * (ndim - 1), width))
+        label = found[0] if len(found) == 1 else concatenate(call, [(one, shape) for one in found], ndim - 1)
+        states += [one.map(lambda array: array.reshape(1, 1, array.shape[-1])) for one in found]
+    last = concatenate(call, [(one, torch.Size((1, 1, width))) for one in states], 0)
+    last = last.map(lambda array: array.reshape(array.shape[3 - call[state].ndim :]))
+    return [label, call.exponents.require_equal(call.label(state), last)]
+
+
+def _recur(call: Call, ndim: int, inputs: Label, weights: Sequence[Tensor]) -> Label:
+    """The label of a layer's results in one direction, given its weights: of inputs, of states, biases, projection."""
+    of_inputs, of_states, *rest = map(call.label_of, weights)
+    before = _multiply_transposed(call, inputs, of_inputs)
+    if call["mode"]:  # not ReLU
+        call.exponents.require_zero(before)
+    steps = call.exponents.require_uniform(before.with_ndim(ndim), range(ndim - 1))
+    state = steps if not call["mode"] else Label()
+    projections = [label for label, weight in zip(rest, weights[2:], strict=True) if weight.ndim == 2]
+    for label in projections:
+        state = _multiply_transposed(call, state, label)
+    for label in [*(label for label in rest if label not in projections), _multiply_transposed(call, state, of_states)]:
+        call.exponents.require_equal(steps, label)
+    return state
+
+
+def _multiply_transposed(call: Call, inputs: Label, weight: Label) -> Label:
+    both = inputs.map(lambda array: array.unsqueeze(-2)) + weight
+    return call.exponents.require_uniform(both, [both.ndim - 1]).map(lambda array: array.squeeze(-1))
 
 
 def convolution(call: Call) -> Label:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo import eval_frame
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -224,9 +225,10 @@ class _LiveTrace(Trace):
         self._known = WeakTensorKeyDictionary()  # whose label is complete, also if it has no terms
         self._unwritten: dict[int, Any] = {}  # storages of `empty` -> a weak reference
         self._hidden = WeakTensorKeyDictionary()  # written by kernels that were not seen, without a gradient so far
+        self._mark = f"gatdiag {id(self)}"  # in the metadata of the nodes of autograd that made outputs
         self.labels: dict[str, Label] = {}
         self.held: dict[str, str] = {}
-        self.emptied: dict[tuple[str, str], None] = {}
+        self.emptied: dict[str, None] = {}
         self.error: str | None = None
 
     @classmethod
@@ -243,6 +245,14 @@ class _LiveTrace(Trace):
         if self._names.get(id(tensor)) in self.labels and tensor.is_leaf and tensor in self._labels:
             return
         super().set_label(tensor, label)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, then apply its rule; a parameter that has no shape yet is about to get one."""
+        if any(map(is_lazy, args)):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
         if self.error is not None:
@@ -264,29 +274,35 @@ class _LiveTrace(Trace):
             self.error = f"{type(error).__name__} in {func} in {self._current_module()}: {error}"
 
     def _apply_rule(self, rule: Rule, call: Call) -> Labels:
-        """Apply a rule; an operation that ran on nothing fixes its arguments."""
+        """Apply a rule; an operation that runs on nothing, or joins something to nothing, fixes its arguments."""
         results = [result for result in call.results if isinstance(result, Tensor) and has_scale(result)]
-        if results and not any(result.numel() for result in results):
-            labeled = [tensor for tensor in call.tensors() if tensor.numel() and self.label_of(tensor).arrays]
-            if labeled:
-                name, module = call.name, self._current_module()
-                self._exponents.cause = f"{name} in {module}"
-                self.emptied[name, module] = None
-                for tensor in labeled:
-                    self._exponents.require_zero(self.label_of(tensor))
-            return Label()
-        return super()._apply_rule(rule, call)
+        runs_on_nothing = bool(results) and not any(result.numel() for result in results)
+        if not runs_on_nothing and not (call.name == "cat" and self._joins_nothing(call)):
+            return super()._apply_rule(rule, call)
+        self._exponents.cause = f"{call.name} in {self._current_module()}"
+        self.emptied[self._exponents.cause] = None
+        return call.fix_scale()
+
+    def _joins_nothing(self, call: Call) -> bool:
+        """Whether a piece without entries is data, or something that must keep its scale."""
+        pieces = [tensor for tensor in call.tensors() if tensor.ndim == call.out.ndim and not tensor.numel()]
+        return any(not self.label_of(piece).arrays for piece in pieces)
 
     def _admit(self, tensor: Tensor) -> None:
         """Label a parameter at its first use; trace back a tensor that comes from no operation that was seen."""
         name = self._names.get(id(tensor))
         if name is not None:
             self._uses.setdefault(name)
-        if not tensor.requires_grad or tensor in self._known:
+        if not tensor.requires_grad:
             return
-        if tensor.is_leaf:
+        if not tensor.is_leaf and self._is_unwritten(tensor):  # an unseen kernel wrote it, and gave it a gradient
+            self._unwritten.pop(tensor.untyped_storage()._cdata)
+            self._hold_sources(tensor)
+        elif tensor in self._known:
+            return
+        elif tensor.is_leaf:
             self._admit_leaf(tensor)
-        elif tensor not in self._labels or self._is_unwritten(tensor):
+        elif tensor not in self._labels:
             self._hold_sources(tensor)
 
     def _admit_leaf(self, tensor: Tensor) -> None:
@@ -322,7 +338,30 @@ class _LiveTrace(Trace):
             for result in list(table.keys())
             if result is not tensor and result.grad_fn is not None
         }
-        return _walk_back(tensor.grad_fn, seen_results)
+        return self._walk_back(tensor.grad_fn, seen_results)
+
+    def _walk_back(self, start: Any, stops: Mapping[Any, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors at which a walk back through the graph of autograd stops, and the leaves that it reaches.
+
+        It ends, too, at what earlier calls returned, which keeps its scale.
+        """
+        found: dict[int, Tensor] = {}
+        leaves: dict[int, Tensor] = {}
+        waiting, seen = [start], {None}
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if hasattr(node, "variable"):
+                leaves[id(node.variable)] = node.variable
+                continue
+            for edge in node.next_functions:
+                if edge in stops:
+                    found[id(stops[edge])] = stops[edge]
+                elif edge[0] is not None and edge[1] not in edge[0].metadata.get(self._mark, ()):
+                    waiting.append(edge[0])
+        return list(found.values()), list(leaves.values())
 
     def _is_hidden(self, func: Any, arguments: Mapping[str, Any], tensors: list[Tensor], out: Any) -> bool:
         """Whether an operation reads memory that an unseen kernel wrote to, where no gradient is recorded."""
@@ -378,6 +417,9 @@ class _LiveTrace(Trace):
                 self._known[tensor] = True
             self.flow.add_outputs(outputs)
             self._hold_lost(outputs)
+            for tensor in outputs:
+                if tensor.grad_fn is not None:  # a mark that does not keep the graph alive
+                    tensor.grad_fn.metadata.setdefault(self._mark, set()).add(tensor.output_nr)
             self._unwritten.clear()
         except Exception as error:  # never to end the user's training
             self.error = f"{type(error).__name__} at the output: {error}"
@@ -385,7 +427,7 @@ class _LiveTrace(Trace):
     def _hold_lost(self, outputs: Iterable[Tensor]) -> None:
         """Hold parameters that a gradient reaches although no operation was seen to read them."""
         for output in outputs:
-            for leaf in _walk_back(output.grad_fn, {})[1]:
+            for leaf in self._walk_back(output.grad_fn, {})[1]:
                 name = self._names.get(id(leaf))
                 if name is not None and name not in self.labels:
                     self._admit_leaf(leaf)
@@ -413,27 +455,6 @@ def _is_in_compiled_region() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _walk_back(start: Any, stops: Mapping[Any, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors at which a walk back through the graph of autograd stops, and the leaves that it reaches."""
-    found: dict[int, Tensor] = {}
-    leaves: dict[int, Tensor] = {}
-    waiting, seen = [start], {None}
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves[id(node.variable)] = node.variable
-            continue
-        for edge in node.next_functions:
-            if edge in stops:
-                found[id(stops[edge])] = stops[edge]
-            else:
-                waiting.append(edge[0])
-    return list(found.values()), list(leaves.values())
 
 
 def _solve(
@@ -506,6 +527,19 @@ def _exclude_unread(trace: _LiveTrace, trained: Mapping[str, nn.Parameter]) -> I
             yield Exclusion(name, "no operation of the first step reads it, so it is in no law")
         elif not trace.flow.feeds_outputs(trained[name]):
             yield Exclusion(name, "it never reaches the output in the first step")
-    for name, module in trace.emptied:
+    for cause in trace.emptied:
         reason = "it ran on nothing in the first step (no edges), so its arguments must keep their scale"
-        yield Exclusion(f"operation {name} in {module}", reason)
+        yield Exclusion(f"operation {cause}", reason)
+
+
+def _keep_from_dynamo(*functions: Any) -> None:
+    """Make Dynamo compile neither these functions nor what they call, without importing it, which takes seconds.
+
+    An operation between two parts of a compiled function (after a graph break) would make it compile all of this.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    for function in functions:
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+_keep_from_dynamo(_LiveTrace.__torch_dispatch__, ForwardTrace.enter, ForwardTrace.leave)

@@ -91,7 +91,8 @@ def _recurrent(call: Call, layers: Sequence[Sequence[Sequence[Tensor]]], state: 
         state: The name of the first states.
         cell: The name of the first states of the cells of an LSTM.
     """
-    call.fix_scale(*[name for name in (cell,) if call.get(name) is not None])
+    if call.get(cell) is not None:
+        call.fix_scale(cell)
     label, ndim, states = call.label("input"), call["input"].ndim, list[Label]()
     for weights in layers:
         found = [_recur(call, ndim, label, of_direction) for of_direction in weights]

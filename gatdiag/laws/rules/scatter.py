@@ -18,6 +18,8 @@ def scatter(call: Call) -> Label:
         return call.exponents.require_equal(call.label("self"), call.label("value"))
     source = call.exponents.require_uniform(_covered_source(call, name), [call["dim"] % target.ndim])
     is_replaced = call.name in ("scatter", "scatter_") and call.get("reduce") is None
+    if is_replaced and source.terms and _overwrites_itself(call):  # the gradient is not that of the function
+        return call.fix_scale()
     if not call.get("include_self", not is_replaced):
         return _overwrite(call, source)
     base = call.exponents.require_uniform(call.label("self"), [call["dim"] % target.ndim])
@@ -55,6 +57,13 @@ def _overwrite(call: Call, source: Label) -> Label:
     before, after = (call.exponents.collapse(label.drop_zero_mask()) for label in (base, source))
     ids = torch.where(is_kept, before, after)
     return Label.from_entries(ids, torch.where(is_kept, base.zero_mask | is_infinite, source.zero_mask))
+
+
+def _overwrites_itself(call: Call) -> bool:
+    """Whether an index has an entry twice, so that one value replaces another."""
+    axis = call["dim"] % call["self"].ndim
+    written = call["index"].sort(axis).values
+    return bool((written.diff(dim=axis) == 0).any())
 
 
 def _untouched(call: Call) -> Tensor:

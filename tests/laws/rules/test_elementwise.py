@@ -151,6 +151,7 @@ CASES: dict[str, Case] = {
     "randint_like": case(lambda x: aten.randint_like(x, 5), X),
     "sym_size": case(lambda x: aten.sym_size.int(x, 0), X),
     "sym_stride": case(lambda x: aten.sym_stride.int(x, 0), X),
+    "_fused_sdp_choice": case(lambda x: aten._fused_sdp_choice(x, x, x), signed(1, 1, 2, 3)),
     "sym_numel": case(aten.sym_numel, X),
     "sym_storage_offset": case(aten.sym_storage_offset, X),
     "normal": case(lambda x: aten.normal_(x), X),

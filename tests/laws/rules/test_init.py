@@ -15,9 +15,12 @@ from tests.laws.rules import (
 
 ROOMS = (test_arrangement, test_elementwise, test_matrix, test_normalization, test_reduction, test_scatter)
 TESTED = {name for room in ROOMS for name in room.CASES} | set(test_elementwise.STOPPED)
+TESTED |= {"mkldnn_rnn_layer", "_cudnn_rnn"}  # against the steps that they consist of
 # Of other devices, of packages torch may come without, or called by nothing but torch itself on such devices.
 ELSEWHERE = """
-cudnn_batch_norm miopen_batch_norm _thnn_fused_gru_cell _thnn_fused_lstm_cell mkldnn_rnn_layer
+cudnn_batch_norm miopen_batch_norm _thnn_fused_gru_cell _thnn_fused_lstm_cell
+_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+_scaled_dot_product_fused_attention_overrideable
 sparse_compressed_tensor _fused_rms_norm _coalesce _coalesced is_coalesced
 _to_dense _to_sparse _values _nested_tensor_size
 """

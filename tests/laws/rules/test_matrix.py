@@ -1,8 +1,19 @@
 """Rules of products that sum over an index, against what the operations do."""
 
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+from gatdiag.laws.exponents import Exponents
+from gatdiag.laws.label import Label
+from gatdiag.laws.rules import RULES, Call
+from gatdiag.laws.solver import solve
+from gatdiag.laws.trace import Trace
+from gatdiag.structure.isolation import disable_fast_paths
 from tests.laws.rules.homogeneity import Case, case, check, signed
 
 aten = torch.ops.aten
@@ -14,6 +25,9 @@ GROUPED = ([1], [0], [1], False, [0], 2)
 TURNED = ([1], [0], [1], True, [0], 1)
 FLAT, FILTER, BIAS = signed(1, 2, 3), signed(3, 2, 2), signed(3)
 ADJACENCY = torch.tensor([[0.0, 2.0], [1.0, 0.5], [0.0, 3.0]], dtype=torch.float64)
+
+
+QUERY, KEY, VALUE = signed(1, 1, 2, 2), signed(1, 1, 3, 2), signed(1, 1, 3, 2)
 
 
 def sparse(layout: torch.layout) -> torch.Tensor:
@@ -53,6 +67,9 @@ CASES: dict[str, Case] = {
     "linalg_qr": case(aten.linalg_qr, signed(3, 2), missed=1),
     "_linalg_eigh": case(lambda x: aten._linalg_eigh(x)[0], signed(2, 2), missed=1),
     "_linalg_svd": case(lambda x: aten._linalg_svd(x)[1], signed(3, 2)),
+    "_scaled_dot_product_flash_attention_for_cpu": case(
+        lambda q, k, v: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0], QUERY, KEY, VALUE
+    ),
     "ger": case(aten.ger, V, signed(2)),
     "outer": case(aten.outer, V, signed(2)),
 }
@@ -86,6 +103,13 @@ FURTHER: dict[str, Case] = {
         lambda x, y: aten.linalg_cross(aten.constant_pad_nd(x, [1, 0], 0), y), signed(2, 2), signed(2, 3)
     ),
     "inverse of a batch": case(lambda x: aten.linalg_inv_ex(x)[0], signed(2, 2, 2), missed=4),
+    "causal attention with a mask": case(
+        lambda q, k, v, m: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=m)[0],
+        QUERY,
+        KEY,
+        VALUE,
+        signed(2, 3),
+    ),
     "einsum": case(lambda x, y: torch.einsum("nhd,mhd->nmh", x, y), BATCHED, signed(3, 2, 3)),
 }
 
@@ -94,3 +118,77 @@ FURTHER: dict[str, Case] = {
 @pytest.mark.parametrize("name", [*CASES, *FURTHER])
 def test_the_rule_says_what_the_operation_does(name: str) -> None:
     check((CASES | FURTHER)[name])
+
+
+RECURRENT: dict[str, Callable[[], nn.RNNBase]] = {
+    "relu": lambda: nn.RNN(2, 3, nonlinearity="relu"),
+    "relu in both directions": lambda: nn.RNN(2, 3, nonlinearity="relu", bidirectional=True),
+    "relu in two layers": lambda: nn.RNN(2, 3, num_layers=2, nonlinearity="relu", bias=False),
+    "tanh": lambda: nn.RNN(2, 3),
+    "lstm": lambda: nn.LSTM(2, 3),
+    "lstm in both directions and two layers": lambda: nn.LSTM(2, 2, num_layers=2, bidirectional=True),
+    "projected lstm": lambda: nn.LSTM(2, 4, proj_size=2, num_layers=2),
+    "gru": lambda: nn.GRU(2, 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_layer_as_one_operation_allows_what_its_steps_do(name: str) -> None:
+    layer = RECURRENT[name]()
+    state, features = _states(layer), torch.randn(3, 1, 2)
+    tensors = [features, *layer.parameters(), *(state if isinstance(state, tuple) else [state])]
+    with disable_fast_paths():
+        by_steps = _allowed(lambda trace: layer(features, state), tensors)
+
+    assert torch.equal(_allowed(lambda trace: _cudnn(trace, layer, features, state), tensors), by_steps)
+    if isinstance(layer, nn.LSTM) and not layer.proj_size:
+        assert torch.equal(_allowed(lambda trace: layer(features, state), tensors), by_steps)
+
+
+def _states(layer: nn.RNNBase) -> Any:
+    state = torch.randn(layer.num_layers * (1 + layer.bidirectional), 1, layer.proj_size or layer.hidden_size)
+    return (state, torch.randn(len(state), 1, layer.hidden_size)) if isinstance(layer, nn.LSTM) else state
+
+
+def _cudnn(trace: Trace, layer: nn.RNNBase, features: Tensor, states: Any) -> Tensor:
+    """The layer, with the label that the rule of the operation gives its result, which a CPU does not have."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        out, _ = layer(features, states)
+    hx, cx = states if isinstance(states, tuple) else (states, None)
+    mode = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}[layer.mode]
+    arguments = {
+        "input": features, "weight": layer._flat_weights, "weight_stride0": len(layer.all_weights[0]), "hx": hx,
+        "cx": cx, "mode": mode, "bidirectional": layer.bidirectional,
+    }  # fmt: skip
+    call = Call(aten._cudnn_rnn.default, arguments, (out, hx), features.shape, trace._exponents, trace.label_of)
+    trace.set_label(out, list(RULES["_cudnn_rnn"](call))[0])
+    return out
+
+
+def _allowed(run: Callable[[Trace], Any], tensors: list[Tensor]) -> Tensor:
+    """A projection onto the exponents of all tensors' entries that leave what is run unchanged."""
+    exponents = Exponents()
+    trace, labels = Trace(exponents, lambda: "here"), []
+    for number, tensor in enumerate(tensors):
+        labels.append(Label(((Fraction(1), exponents.new_unknowns(tensor.shape, str(number), is_entry=True)),)))
+        trace.set_label(tensor, labels[-1])
+    with torch.no_grad(), trace:
+        out = run(trace)
+    exponents.require_zero(trace.label_of(out[0] if isinstance(out, tuple) else out))
+    resolved = [exponents.resolve(label) for label in labels]
+    basis = solve(exponents, [ids for label in resolved for _, ids in label.terms])
+    columns = []
+    for vector in range(len(basis.free)):
+        parts = []
+        for label, tensor in zip(resolved, tensors, strict=True):
+            total = torch.zeros(tensor.shape, dtype=torch.float64)
+            for coefficient, ids in label.terms:
+                values = [float(basis.values.get(unknown, {}).get(vector, 0)) for unknown in ids.flatten().tolist()]
+                total = total + float(coefficient) * torch.tensor(values, dtype=torch.float64).reshape(ids.shape)
+            parts.append(total.flatten())
+        columns.append(torch.cat(parts))
+    if not columns:
+        return torch.zeros(1)
+    basis_matrix, _ = torch.linalg.qr(torch.stack(columns, 1))
+    return (basis_matrix @ basis_matrix.T).round(decimals=9) + 0.0

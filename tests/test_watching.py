@@ -45,17 +45,17 @@ def test_the_plain_call_records_until_it_is_finished(tmp_path):
     training = Training()
     recorder = gatdiag.watch(training.model, tmp_path / "run", metrics="fast")
     training.steps(2)
-    recorder.log(loss=1.0)
+    recorder.log(value=1.0)
     assert recorder.start() is recorder
     recorder.finish()
     training.steps(2)
-    recorder.log(loss=2.0)
+    recorder.log(value=2.0)
     recorder.finish()
     with pytest.raises(InputError, match="records once"):
         recorder.start()
     assert repr(recorder) == f"<Recorder of {tmp_path / 'run'}: 2 steps>"
     assert steps_in(tmp_path / "run") == [0, 1]
-    assert gatdiag.load(tmp_path / "run").steps.loss.dropna().tolist() == [1.0]
+    assert gatdiag.load(tmp_path / "run").steps.value.dropna().tolist() == [1.0]
     assert status(tmp_path / "run") == "finished"
 
 

@@ -32,6 +32,7 @@ from gatdiag.roles import FEATURE
 _MAX_SECONDS: Final = 2.0
 _MAX_SAMPLES: Final = 256
 _MAX_BYTES: Final = 64 << 20
+_OBSERVER_SECONDS: Final = 0.1  # samples are measured this often if an observer waits for them
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,13 @@ class SampleBuffer:
         columns: frozenset[str],
         guard: Guard,
         writer: Writer,
-        seconds: float = _MAX_SECONDS,
+        observer: Observer | None = None,
     ) -> None:
-        self.plan, self.writer, self._columns, self._guard = plan, writer, columns, guard
-        self._seconds, self._since = seconds, time.monotonic()
+        self.plan, self.writer, self._columns, self._guard, self._observer = plan, writer, columns, guard, observer
+        self._seconds, self._since = _MAX_SECONDS if observer is None else _OBSERVER_SECONDS, time.monotonic()
         self._samples: list[Sample] = []
+        self._measured: list[tuple[list[Sample], _Measured]] = []  # before the weights moved, or it would be too late
         self._steps = StepMeasurer(plan.parameters)
-        self._early: dict[Sample, _Measured] = {}  # samples of a large model, measured before the weights moved
         self._latest: tuple[int, Sequence[float]] | None = None  # step and relative gradient norms
         self._bytes = 0
         self._is_urgent = False
@@ -100,7 +101,7 @@ class SampleBuffer:
         flat = self.plan.parameters.flat
         if flat.is_large:
             sample.weights = flat.live_weights()
-            measured = self._early[sample] = self._measure_before([sample])
+            measured = self._measure_before([sample])
             if sample.record is not None and measured.parameters is not None:
                 self._compare(sample, measured.parameters.gradient_norms[0])
         sample.weights = flat.weights() if sample.record is not None or not flat.is_large else ()
@@ -115,7 +116,7 @@ class SampleBuffer:
         """Keep a sample until it is measured."""
         self._samples.append(sample)
         self._bytes += sample.nbytes
-        if sample in self._early:
+        if self.plan.parameters.flat.is_large:
             self._is_urgent = True
             return
         on_cpu = [flat for flat in sample.gradients if flat.is_cpu]  # reading the others would wait for the device
@@ -144,23 +145,26 @@ class SampleBuffer:
     @torch.no_grad()
     def measure(self, before: int) -> None:
         """Measure and write all samples, and the rows of `steps` before this step."""
-        samples, early = self._samples, self._early  # cleared below: after an interrupt they are measured at the end
-        waiting = [sample for sample in samples if sample not in early]
-        parts = [([sample], early[sample]) for sample in samples if sample in early]
-        parts += [(waiting, self._measure_before(waiting))] if waiting else []
-        rows = [self._rows_of(together, measured) for together, measured in parts]
-        self._samples, self._early = [], {}
+        done = {id(sample) for samples, _ in self._measured for sample in samples}
+        if waiting := [sample for sample in self._samples if id(sample) not in done]:
+            self._measure_before(waiting)
+        rows = [self._rows_of(samples, measured) for samples, measured in self._measured]
+        # cleared only now: after an interrupt they are measured at the end
+        self._samples, self._measured = [], []
         self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
         for tables in rows or [{}]:
             self.writer.write({name: columns for name, columns in tables.items() if columns}, before)
+        if self._observer is not None and (status := self.status()) is not None:
+            self._guard("the progress line", self._observer, status)
 
-    def _measure_before(self, samples: Sequence[Sample]) -> _Measured:
+    def _measure_before(self, samples: list[Sample]) -> _Measured:
         recorded, found = [sample for sample in samples if sample.record is not None], None
         if recorded:
-            found = self._guard(
-                "norms of parameters", self.plan.parameters.before, recorded, self._guard, self._columns
-            )
-        return _Measured(found, self._guard("delta and c", self._laws, samples) or {})
+            measure = self.plan.parameters.before
+            found = self._guard("norms of parameters", measure, recorded, self._guard, self._columns)
+        measured = _Measured(found, self._guard("delta and c", self._laws, samples) or {})
+        self._measured.append((samples, measured))
+        return measured
 
     def _rows_of(self, samples: Sequence[Sample], measured: _Measured) -> dict[str, Any]:
         """The rows of all tables but `steps`, whose rows are filled in."""
@@ -174,7 +178,7 @@ class SampleBuffer:
     def _parameters(self, samples: Sequence[Sample], found: ParameterColumns) -> dict[str, Any]:
         changes = []
         for sample, gradient_norms in zip(samples, found.gradient_norms, strict=True):
-            if sample not in self._early:
+            if not self.plan.parameters.flat.is_large:
                 self._compare(sample, gradient_norms)
             changes.append(sample.take_change())
             self._steps.after(sample, gradient_norms, changes[-1])

@@ -5,13 +5,13 @@ ends; parameters that are added are not recorded.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, TimeLimitError
@@ -102,14 +102,20 @@ def find_static_layers(model: nn.Module, layer_filter: Callable[[str], bool]) ->
 
 
 def make_plan(
-    model: nn.Module, trace: ForwardTrace | None, settings: Settings, *, is_low_precision: bool
+    model: nn.Module,
+    trace: ForwardTrace | None,
+    settings: Settings,
+    gradients: Mapping[int, Tensor],
+    *,
+    is_low_precision: bool,
 ) -> tuple[RecordingPlan, str | None]:
     """The plan, and a message if laws are not recorded that were expected.
 
     Args:
-        model: Before its first step, with gradients.
+        model: Before its first step.
         trace: Of its forward passes so far; None if there were none.
         settings: Which layers and quantities are recorded.
+        gradients: id of a parameter -> its gradient after the backward pass, before it can have been clipped.
         is_low_precision: Whether gradients may have been computed in less than single precision.
     """
     structure = discover_in_order(model, trace.order) if trace is not None and trace.order else discover(model)
@@ -128,7 +134,7 @@ def make_plan(
     plan = _with_laws(plan, laws, settings.selection, error)
     if error is not None:
         return plan, f"no conservation laws are recorded: {error}"
-    return _drop_disproved_laws(plan, settings.selection, is_low_precision=is_low_precision)
+    return _drop_disproved_laws(plan, settings.selection, gradients, is_low_precision=is_low_precision)
 
 
 def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Settings) -> tuple[Laws | None, str | None]:
@@ -174,15 +180,16 @@ def _with_laws(plan: RecordingPlan, laws: Laws | None, selection: Selection, err
 
 
 def _drop_disproved_laws(
-    plan: RecordingPlan, selection: Selection, *, is_low_precision: bool
+    plan: RecordingPlan, selection: Selection, gradients: Mapping[int, Tensor], *, is_low_precision: bool
 ) -> tuple[RecordingPlan, str | None]:
     """The plan without the laws that the gradients violate, and a message if there are any."""
     laws = plan.laws
     if laws is None or plan.law_measurer is None:
         return plan, None
-    delta, residual = laws.delta().abs().cpu(), laws.residual().cpu()
+    known = {name: gradients[id(p)].view(p.shape) for name, p in laws.parameters.items() if id(p) in gradients}
+    delta, residual = laws.delta(known).abs().cpu(), laws.residual(known).cpu()
     size = (delta / residual).nan_to_num(0.0, 0.0)
-    is_testable = torch.tensor([law.exact and _has_gradients(law, laws) for law in laws])
+    is_testable = torch.tensor([law.exact and all(term.parameter in known for term in law.terms) for law in laws])
     limit = _MAX_DELTA_LOW_PRECISION if is_low_precision else _MAX_DELTA
     is_accurate = (size >= _NEGLIGIBLE * size.max()) & (size >= _SMALLEST)
     violated = is_testable & (residual > limit) & is_accurate & residual.isfinite()
@@ -198,11 +205,6 @@ def _drop_disproved_laws(
     message = f"{len(dropped)} of {len(laws)} conservation laws are not recorded: {reason}"
     remaining = Laws(kept, laws.parameters, [*laws.excluded, *dropped])
     return _with_laws(plan, remaining, selection, None if kept else message), message
-
-
-def _has_gradients(law: Law, laws: Laws) -> bool:
-    """True if all parameters of the law have a gradient."""
-    return all(laws.parameters[term.parameter].grad is not None for term in law.terms)
 
 
 class Binding:
@@ -229,7 +231,7 @@ class Binding:
         return all(map(is_, map(dict.get, self._table_of, self._keys), self._values))
 
 
-def first_replaced(before: Binding, model: nn.Module, recorded: Sequence[torch.Tensor]) -> str | None:
+def first_replaced(before: Binding, model: nn.Module, recorded: Sequence[Tensor]) -> str | None:
     """The name of a recorded parameter that the model no longer holds; None if it holds all."""
     present = {id(parameter) for parameter in model.parameters()}
     held = {id(tensor) for tensor in recorded} - present

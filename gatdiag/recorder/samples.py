@@ -239,6 +239,7 @@ class Sample:
         has_gradient: Of each parameter.
         updates: The coming updates of parameters in laws; None if unknown or not needed.
         weights_after: After the update; None if the step is not recorded.
+        change: The difference of the two, once it was computed.
     """
 
     step: int
@@ -261,15 +262,18 @@ class Sample:
     updates: dict[str, Update] | None = None
     # after
     weights_after: Flat | None = None
+    change: Flat | None = None
 
     def take_change(self) -> Flat | None:
         """The weights after the step minus those before it, if they were taken; neither is kept."""
-        if self.weights_after is None:
-            return None
-        pairs = zip(self.weights, self.weights_after, strict=True)
-        change = [before.neg_().add_(after) for before, after in pairs]  # in place, to save memory
-        self.weights = self.weights_after = ()
-        return change
+        if self.change is None and self.weights_after is not None:
+            if isinstance(self.weights_after, _Live):  # in place, to save memory
+                pairs = zip(self.weights, self.weights_after, strict=True)
+                self.change = [before.neg_().add_(after) for before, after in pairs]
+            else:
+                self.change = [after - before for before, after in zip(self.weights, self.weights_after, strict=True)]
+            self.weights = self.weights_after = ()
+        return self.change
 
     @property
     def nbytes(self) -> int:

@@ -70,7 +70,7 @@ class Recorder:
         self.folder = Path(folder).absolute()
         self.enabled = enabled and not _is_disabled() and _is_first_process()
         self._root, self._settings, self._observer, self._guard = unwrap(model), settings, observer, Guard()
-        self._steps = StepRecorder(self._root, settings, self._guard, self._after_step)
+        self._steps = StepRecorder(self._root, settings, self._guard, self._after_step, observer)
         self._writer: Writer | None = None
         self._alarm: Alarm | None = None
         self._has_ended = False
@@ -196,14 +196,10 @@ class Recorder:
 
     def _after_step(self) -> None:
         """Called after each step, when the next one has a number."""
-        writer, counter, buffer = self._writer, self._steps.counter, self._steps.buffer
-        if writer is None:
-            return
-        if self._alarm is not None:
+        writer, counter = self._writer, self._steps.counter
+        if writer is not None and self._alarm is not None:
             check = self._alarm.check
             self._guard("checks for training errors", check, counter.last_step, counter.records, writer.first_non_finite)
-        if self._observer is not None and buffer is not None and (status := buffer.status()) is not None:
-            self._guard("the progress line", self._observer, status)
 
     # --- public methods -----------------------------------------------------------------------------------------------
 

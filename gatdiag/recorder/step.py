@@ -15,12 +15,13 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import meta
 from gatdiag.recorder.budget import Stopwatch, StepCounter
-from gatdiag.recorder.buffer import SampleBuffer
+from gatdiag.recorder.buffer import Observer, SampleBuffer
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
 from gatdiag.recorder.hooks.modules import ModuleHooks
@@ -79,6 +80,7 @@ class StepRecorder:
         settings: What is recorded.
         guard: Contains failures.
         after_step: Called after each step.
+        observer: Called with the status of the training after each measurement.
 
     Attributes:
         counter: Counts steps, and decides which are recorded.
@@ -93,8 +95,11 @@ class StepRecorder:
         process: Number of the process that records.
     """
 
-    def __init__(self, root: nn.Module, settings: Settings, guard: Guard, after_step: Callable[[], None]) -> None:
-        self._root, self._settings, self.guard, self._after_step = root, settings, guard, after_step
+    def __init__(
+        self, root: nn.Module, settings: Settings, guard: Guard, after_step: Callable[[], None], observer: Observer | None
+    ) -> None:
+        self._root, self._settings, self.guard = root, settings, guard
+        self._after_step, self._observer = after_step, observer
         self.stopwatch = Stopwatch()
         self.counter = StepCounter(settings.every, settings.budget_share, self.stopwatch, guard)
         self.modules = ModuleHooks(root, self)
@@ -269,7 +274,7 @@ class StepRecorder:
         if self.plan is not None:
             return self.plan.parameters.flat
         if self._flat is None:
-            self._flat = FlatParameters(self.find_parameters())
+            self._flat = FlatParameters([tensor for tensor in self.find_parameters() if not is_lazy(tensor)])
         return self._flat
 
     @_contained("gradient norms before clipping")
@@ -289,6 +294,8 @@ class StepRecorder:
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """The weights are about to move."""
         self._step_optimizers, self._thread = optimizers, threading.get_ident()
+        if self.counter.record is None:
+            self.modules.wait()  # if an exception prevents the end of this step, the next training pass closes it
         self.guard("all measurements", self._prepare_plan)
         buffer = self.buffer
         if buffer is None:
@@ -469,7 +476,9 @@ class StepRecorder:
         self._binding = Binding(self._root)
         is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
         is_low_precision = self.layers.saw_low_precision or is_on_accelerator  # which may use TF32
-        plan, message = make_plan(self._root, trace, self._settings, is_low_precision=is_low_precision)
+        plan, message = make_plan(
+            self._root, trace, self._settings, self._gradients_after_backward(), is_low_precision=is_low_precision
+        )
         self.modules.set_layers(plan.layers)
         if (writer := self._writer) is None:
             return
@@ -482,6 +491,17 @@ class StepRecorder:
         self._set_plan(plan)
         if message is not None:
             self.guard.warn("laws", message)
+
+    def _gradients_after_backward(self) -> dict[int, Tensor]:
+        """id of each parameter with a gradient -> the gradient, before it can have been clipped, if that is known."""
+        flat = self._sampled()
+        kept = [*flat.tensors] if self._raw is None else flat.split(self._raw)
+        gradients = zip(flat.tensors, kept, strict=True)
+        return {
+            id(tensor): tensor.grad if self._raw is None else gradient
+            for tensor, gradient in gradients
+            if tensor.grad is not None
+        }
 
     def _rebind(self) -> None:
         """Modules or parameters were replaced or removed."""
@@ -515,4 +535,6 @@ class StepRecorder:
         self.plan = plan
         self.scalars.parameters = plan.parameters
         self.inspection.parameters = plan.parameters.flat.tensors
-        self.buffer = SampleBuffer(plan, self._settings.selection.columns, self.guard, self._writer)
+        self.buffer = SampleBuffer(
+            plan, self._settings.selection.columns, self.guard, self._writer, self._observer
+        )

@@ -1,4 +1,4 @@
-"""LightningModules with a real Trainer: training is unchanged, the loss is recorded and the laws are found."""
+"""LightningModules with a real Trainer: training is unchanged, the loss is recorded, and laws where the module itself is called."""
 
 import logging
 import warnings
@@ -129,17 +129,21 @@ def test_a_fit(tmp_path, name):
     assert same(module, fitted(make, **options))
     run = gatdiag.load(tmp_path / "run")
     each = options.get("accumulate_grad_batches", 1)
-    assert run.steps.loss.tolist() == pytest.approx(module.losses[each - 1 :: each], rel=1e-6)
-    assert len(run.laws) == 6
-    assert len(run.neurons) == 6 * len(run.steps)
-    assert run.neurons.delta.abs().max() < 1e-6
+    of_steps = [sum(module.losses[at : at + each]) / each for at in range(0, len(module.losses), each)]
+    assert run.steps.loss.tolist() == pytest.approx(of_steps, rel=1e-6)
+    if make is Forward:
+        assert len(run.laws) == 6
+        assert len(run.neurons) == 6 * len(run.steps)
+        assert run.neurons.delta.abs().max() < 1e-6
+    else:  # what is computed between the calls of layers is not followed
+        assert "no conservation law" in run.meta["laws"]["error"]
     last_of_each_epoch = [len(run.steps) // 2 - 1, len(run.steps) - 1]
     assert run.steps.step[run.steps.val_loss.notna()].tolist() == last_of_each_epoch
     logged = "train/ce" if make is Quiet else "train_loss"
     assert run.steps[logged].notna().tolist() == [
         make is not Quiet or step in last_of_each_epoch for step in run.steps.step
     ]
-    assert make is Quiet or run.steps.train_loss.tolist() == pytest.approx(run.steps.loss.tolist(), rel=1e-6)
+    assert make is Quiet or each > 1 or run.steps.train_loss.tolist() == pytest.approx(run.steps.loss.tolist(), rel=1e-6)
 
 
 def test_a_second_fit_goes_on(tmp_path):
@@ -148,4 +152,3 @@ def test_a_second_fit_goes_on(tmp_path):
     run = gatdiag.load(tmp_path / "run")
     assert run.steps.loss.tolist() == pytest.approx(module.losses, rel=1e-6)
     assert run.steps.step[run.steps.val_loss.notna()].tolist() == [5, 11, 17, 23]
-    assert len(run.neurons) == 6 * 24

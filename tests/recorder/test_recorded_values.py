@@ -51,14 +51,17 @@ class Observed:
         self.run = gatdiag.load(folder)
 
     def forward(self):
-        x, kept = self.data.x, []
-        for conv in self.model.convs:
-            x = conv(F.relu(x) if kept else x, self.data.edge_index)
-            x.retain_grad()
-            kept.append(x)
-        # The model itself runs, too, so that its inputs are seen; its outputs get no gradient.
-        loss_of(self.model, self.data)
-        return F.cross_entropy(x, self.data.y), kept
+        kept = []
+
+        def keep(conv, args, output):
+            output.retain_grad()
+            kept.append(output)
+
+        handles = [conv.register_forward_hook(keep) for conv in self.model.convs]
+        loss = loss_of(self.model, self.data)
+        for handle in handles:
+            handle.remove()
+        return loss, kept
 
     def of(self, of, step, name):
         """The weight, gradient or update of a parameter at a step."""

@@ -108,7 +108,7 @@ def test_a_mapping_is_logged_as_keywords_are(tmp_path):
 def test_names_of_columns_and_values_without_a_name_are_refused_with_a_warning(tmp_path):
     calls = [(("loss", 0.5), {}), (({"a": 1.0}, 5), {"step": 3}), ((), {"learning_rate_1": 0.1, "b": 1.0})]
     columns, messages = logged(tmp_path / "run", *calls)
-    assert columns.keys() == {"a", "b"}
+    assert columns.keys() == {"a", "b", "loss"}  # the loss is what backward() was called on
     assert len(messages) == 5
     for said in ("step cannot be logged", "learning_rate_1 cannot", "of type str", "of type int"):
         assert len([message for message in messages if said in message]) == 1, said

@@ -172,8 +172,8 @@ class ParameterMeasurer:
         for metric in _METRICS:
             if metric.of == "update" and any(each.name in columns for each in metric.quantities):
                 function = partial(self._call, metric, updates=dict(zip(samples, changes, strict=True)))
-                measured = self._measure_group(metric.group, metric.label, function, where, samples, guard)
-                of_updates |= measured
+                there = where & self._is_for(metric)
+                of_updates |= self._measure_group(metric.group, metric.label, function, there, samples, guard)
         return {name: self._mask(*of_column) for name, of_column in of_updates.items() if name in columns}
 
     def _measure_group(

@@ -23,16 +23,17 @@ def always():
     yield
 
 
-def loop(folder, how, steps=3):
+def loop(folder, how, *, finds_laws=False, steps=3):
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, data = Gat(layers=2), graph()
     optimizer = sgd(model)
+    laws = gatdiag.find_laws(model, data.x, data.edge_index) if finds_laws else True
     called = torch.compile(model, backend="aot_eager") if how == "before" else model
     if how == "in place":
         model.compile(backend="aot_eager")
     losses = []
-    with warnings.catch_warnings(record=True) as caught, always(), gatdiag.watch(called, folder) as recorder:
+    with warnings.catch_warnings(record=True) as caught, always(), gatdiag.watch(called, folder, laws=laws) as recorder:
         if how == "inside":
             called = torch.compile(model, backend="aot_eager")
         for _ in range(steps):
@@ -50,13 +51,22 @@ def plain(tmp_path_factory):
 @pytest.mark.parametrize("how", ["before", "inside", "in place"])
 def test_a_compiled_model_trains_as_it_does_and_its_parameters_are_recorded(tmp_path, plain, how):
     plain_losses, plain_run, _, _ = plain
-    losses, run, model, messages = loop(tmp_path / "run", how)
+    losses, run, model, messages = loop(tmp_path / "run", how, finds_laws=True)
     assert losses == pytest.approx(plain_losses, rel=1e-5)
     assert run.parameters.gradient_norm.tolist() == pytest.approx(plain_run.parameters.gradient_norm.tolist(), rel=1e-4)
-    assert len(run.neurons) == (0 if how == "in place" else len(plain_run.neurons))
+    assert run.neurons.c.tolist() == pytest.approx(plain_run.neurons.c.tolist(), rel=1e-5)
+    assert run.neurons.delta.abs().max() < 1e-6
     assert not [message for message in messages if "global hooks" in message]
     if len(run.layers) == 0:
         assert any("compiled" in note for note in run.meta["notes"])
     assert has_compiled()
     assert not torch.nn.modules.module._has_any_global_hook()
     loss_of(model, graph()).backward()
+
+
+@pytest.mark.parametrize("how", ["before", "inside", "in place"])
+def test_laws_are_not_looked_for_in_compiled_code(tmp_path, plain, how):
+    losses, run, _, messages = loop(tmp_path / "run", how)
+    assert losses == pytest.approx(plain[0], rel=1e-5)
+    assert len(run.neurons) == 0
+    assert any("laws=gatdiag.find_laws" in message or "compiled" in message for message in messages)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatdiag.quantities import GROUPS
+    from gatdiag.recorder.budget import Every
     from gatdiag.recorder.buffer import Status
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.session import Recorder
-    from gatdiag.recorder.budget import Every
     from gatdiag.recorder.settings import Metrics, Patterns, Settings, select
 
 __all__ = [

@@ -160,7 +160,10 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
             return None, f"the search failed with {type(failure).__name__}: {failure}"
     if len(laws) == 0:
         reasons = "; ".join(map(str, laws.excluded[:3]))
-        return laws, f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})"
+        return (
+            laws,
+            f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})",
+        )
     return laws, None
 
 

@@ -5,7 +5,7 @@ weights move, and after. Then it is frozen, waits in the `SampleBuffer`, is meas
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 

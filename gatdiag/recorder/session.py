@@ -199,7 +199,9 @@ class Recorder:
         writer, counter = self._writer, self._steps.counter
         if writer is not None and self._alarm is not None:
             check = self._alarm.check
-            self._guard("checks for training errors", check, counter.last_step, counter.records, writer.first_non_finite)
+            self._guard(
+                "checks for training errors", check, counter.last_step, counter.records, writer.first_non_finite
+            )
 
     # --- public methods -----------------------------------------------------------------------------------------------
 

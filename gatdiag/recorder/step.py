@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gatdiag.laws.prediction import held_by
-from gatdiag.recorder import meta
-from gatdiag.recorder.budget import Stopwatch, StepCounter
+from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
@@ -48,17 +47,20 @@ _OF_BROKEN: Final = frozenset({"weights", "health"})  # groups that show where t
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Method = Callable[Concatenate["StepRecorder", _P], _T]
 
 
-def _contained(what: str) -> Callable[[_Method[_P, _T]], _Method[_P, _T | None]]:
+def _contained(
+    what: str,
+) -> Callable[[Callable[Concatenate["StepRecorder", _P], _T]], Callable[Concatenate["StepRecorder", _P], _T | None]]:
     """Make a method that hooks call: its errors become a warning, its time is counted, and no mode sees what it does.
 
     Args:
         what: What it records, for the warning.
     """
 
-    def decorate(method: _Method[_P, _T]) -> _Method[_P, _T | None]:
+    def decorate(
+        method: Callable[Concatenate["StepRecorder", _P], _T],
+    ) -> Callable[Concatenate["StepRecorder", _P], _T | None]:
         @wraps(method)
         def contained(self: "StepRecorder", *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
             if self.process != os.getpid():
@@ -67,7 +69,7 @@ def _contained(what: str) -> Callable[[_Method[_P, _T]], _Method[_P, _T | None]]
                 found: _T | None = self.guard(what, method, self, *args, **kwargs)
                 return found
 
-        return contained
+        return cast("Callable[Concatenate[StepRecorder, _P], _T | None]", contained)
 
     return decorate
 
@@ -96,7 +98,12 @@ class StepRecorder:
     """
 
     def __init__(
-        self, root: nn.Module, settings: Settings, guard: Guard, after_step: Callable[[], None], observer: Observer | None
+        self,
+        root: nn.Module,
+        settings: Settings,
+        guard: Guard,
+        after_step: Callable[[], None],
+        observer: Observer | None,
     ) -> None:
         self._root, self._settings, self.guard = root, settings, guard
         self._after_step, self._observer = after_step, observer
@@ -535,6 +542,4 @@ class StepRecorder:
         self.plan = plan
         self.scalars.parameters = plan.parameters
         self.inspection.parameters = plan.parameters.flat.tensors
-        self.buffer = SampleBuffer(
-            plan, self._settings.selection.columns, self.guard, self._writer, self._observer
-        )
+        self.buffer = SampleBuffer(plan, self._settings.selection.columns, self.guard, self._writer, self._observer)

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError
 from gatdiag.recorder import meta
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.plan import RecordingPlan
-from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
-from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
+from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
+from gatdiag.recorder.plan import RecordingPlan
+from gatdiag.recorder.settings import Settings
 from gatdiag.run import Run, Store, load
 from gatdiag.run.files import snapshot_path
 from gatdiag.run.tables import is_logged

@@ -1,4 +1,4 @@
-"""LightningModules with a real Trainer: training is unchanged, the loss is recorded, and laws where the module itself is called."""
+"""LightningModules with a real Trainer: training is unchanged, the loss is recorded; laws, if the module is called."""
 
 import logging
 import warnings
@@ -143,7 +143,9 @@ def test_a_fit(tmp_path, name):
     assert run.steps[logged].notna().tolist() == [
         make is not Quiet or step in last_of_each_epoch for step in run.steps.step
     ]
-    assert make is Quiet or each > 1 or run.steps.train_loss.tolist() == pytest.approx(run.steps.loss.tolist(), rel=1e-6)
+    assert (
+        make is Quiet or each > 1 or run.steps.train_loss.tolist() == pytest.approx(run.steps.loss.tolist(), rel=1e-6)
+    )
 
 
 def test_a_second_fit_goes_on(tmp_path):

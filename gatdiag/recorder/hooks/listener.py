@@ -34,9 +34,6 @@ class Listener(Protocol):
     def on_output_gradient(self, layer: str, run: Any, gradient: Tensor) -> None:
         """The gradient of a layer's output has been computed."""
 
-    def on_backward_end(self) -> None:
-        """A backward pass that went through the model has ended."""
-
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """Optimizers, to which more may be added, are about to move the weights."""
 

@@ -141,17 +141,13 @@ class ParameterMeasurer:
             is_due = every & [["health" in sample.due_groups] for sample in samples]
             found["non_finite"] = self._count_non_finite(weights, norms), is_due
             found["gradient_non_finite"] = self._count_non_finite(gradients, gradient_norm), is_due & has_gradient
-        where_of = {"weight": every, "gradient": has_gradient}
-        for group, what, function, where in (
-            ("changes", "fractions of changed weights", self._changes, every),
-            ("quantiles", "quantiles of changes", self._quantiles, every),
-            *(
-                (metric.group, metric.label, partial(self._call, metric), where_of[metric.of] & self._is_for(metric))
-                for metric in _METRICS
-                if metric.of in where_of and any(each.name in columns for each in metric.quantities)
-            ),
-        ):
-            found |= self._measure_group(group, what, function, where, samples, guard)
+        measure = partial(self._measure_group, samples=samples, guard=guard)
+        found |= measure("changes", "fractions of changed weights", self._changes, every)
+        found |= measure("quantiles", "quantiles of changes", self._quantiles, every)
+        for metric in _METRICS:
+            if metric.of != "update" and any(each.name in columns for each in metric.quantities):
+                where = (every if metric.of == "weight" else has_gradient) & self._is_for(metric)
+                found |= measure(metric.group, metric.label, partial(self._call, metric), where)
         masked = {name: self._mask(*of_column) for name, of_column in found.items() if name in columns}
         return ParameterColumns(masked, norms, gradient_norms, relative)
 
@@ -258,7 +254,8 @@ class ParameterMeasurer:
 
     def _is_for(self, metric: Metric) -> NDArray[np.bool_]:
         """The parameters that a function of `gatdiag.metrics` is for."""
-        return self._is_matrix if metric.needs == "matrix" else np.ones_like(self._is_matrix)
+        is_matrix: NDArray[np.bool_] = self._is_matrix
+        return is_matrix if metric.needs == "matrix" else np.ones_like(is_matrix)
 
     def _call(
         self, metric: Metric, samples: Sequence[Sample], updates: Mapping[Sample, Flat | None] | None = None
@@ -267,8 +264,8 @@ class ParameterMeasurer:
         found, is_for = self._new_columns(len(samples)), self._is_for(metric)
         for row, sample in enumerate(samples):
             update = None if updates is None else updates[sample]
-            flats = {"weight": sample.weights, "gradient": sample.gradients, "update": update}[metric.of]
-            for number, positions, sizes in self._recorded_pieces() if flats is not None else ():
+            flats = {"weight": sample.weights, "gradient": sample.gradients, "update": update or ()}[metric.of]
+            for number, positions, sizes in self._recorded_pieces() if len(flats) else ():
                 piece = flats[number][: sum(sizes)]
                 for position, values in zip(positions, piece.split(sizes), strict=True):
                     if is_for[position] and not piece.is_complex():

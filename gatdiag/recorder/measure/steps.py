@@ -86,11 +86,12 @@ class StepMeasurer:
     def _slope(self, sample: Sample, gradient_norms: Floats, change: Flat) -> float:
         """<g, change> with the gradients before clipping; NaN if they are not known."""
         if sample.raw_norms is None:
-            factor = 1.0 if sample.unscale_raw is None else float(sample.unscale_raw)
-            is_other = sample.raw_gradients is not None and sample.raw_gradients is not sample.gradients
-            return factor * dot(sample.raw_gradients, change) if is_other else dot(sample.gradients, change)
-        raw_norms, is_live = self._raw_norms(sample, gradient_norms), gradient_norms > 0
-        factors = raw_norms[is_live] / gradient_norms[is_live]
+            raw = sample.gradients if sample.raw_gradients is None else sample.raw_gradients
+            is_scaled = raw is not sample.gradients and sample.unscale_raw is not None
+            return dot(raw, change) * (float(sample.unscale_raw) if is_scaled else 1.0)
+        is_live = gradient_norms > 0
+        factors = sample.raw_norms[is_live] / gradient_norms[is_live]
+        factors *= 1.0 if sample.unscale_raw is None else float(sample.unscale_raw)
         is_scaled = len(factors) > 0 and np.ptp(factors) <= _MAX_SPREAD * factors.max()
         return float(factors.mean()) * dot(sample.gradients, change) if is_scaled else math.nan
 

@@ -110,7 +110,9 @@ def test_functions_of_gradients_and_updates(monkeypatch, needs):
     made["weight"].grad, made["small"].grad = torch.ones(7, 5), torch.ones(4)
     catalog = [Metric("frobenius_norm", of, needs, (Quantity(of, group="changes"),)) for of in ("gradient", "update")]
     monkeypatch.setattr(measuring, "_METRICS", catalog)
-    found = measured(ParameterMeasurer(made, ["att"]), lambda: made["weight"].sub_(2), frozenset({"gradient", "update"}))
+    found = measured(
+        ParameterMeasurer(made, ["att"]), lambda: made["weight"].sub_(2), frozenset({"gradient", "update"})
+    )
     assert found["gradient"].tolist() == [pytest.approx(35**0.5), None, None, None if needs else 2]
     assert found["update"].tolist() == [pytest.approx(2 * 35**0.5), *([None] * 3 if needs else [0.0] * 3)]
 

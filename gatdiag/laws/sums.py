@@ -19,6 +19,7 @@ Tensors = Mapping[str, Tensor]
 Axes = tuple[int, ...]
 
 _PIECE: Final = 2**16  # entries
+_STACKED: Final = 2**16  # entries of a parameter up to which stacking it with others is quicker
 
 
 class Sums:
@@ -40,7 +41,8 @@ class Sums:
         groups: dict[tuple[object, ...], tuple[dict[str, None], set[Axes]]] = defaultdict(lambda: ({}, set()))
         for name, axes in wanted:
             tensor = self._templates[name] = templates[name]
-            names, patterns = groups[tuple(tensor.shape), tensor.dtype, tensor.device]
+            alone = name if tensor.numel() > _STACKED else ""
+            names, patterns = groups[tuple(tensor.shape), tensor.dtype, tensor.device, alone]
             names[name] = None
             patterns.add(axes)
         self._groups = [(list(alike), sorted(every)) for alike, every in groups.values()]

@@ -104,6 +104,7 @@ class SampleBuffer:
             measured = self._measure_before([sample])
             if sample.record is not None and measured.parameters is not None:
                 self._compare(sample, measured.parameters.gradient_norms[0])
+            self._steps.forget_change()
         sample.weights = flat.weights() if sample.record is not None or not flat.is_large else ()
 
     @torch.no_grad()

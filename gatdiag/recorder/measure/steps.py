@@ -1,7 +1,7 @@
 """Steps -> the measured columns of the table `steps`: norms of all gradients, and comparisons of consecutive steps."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -66,6 +66,11 @@ class StepMeasurer:
             slope = self._slope(sample, gradient_norms, last.change) if is_known else math.nan
             columns["overshoot"] = 1.0 - slope / last.slope if is_known else math.nan
         return columns
+
+    def forget_change(self) -> None:
+        """Free the memory of the last change of the weights, which has been compared."""
+        if self._last is not None:
+            self._last = replace(self._last, change=None)
 
     def after(self, sample: Sample, gradient_norms: Floats, change: Flat | None) -> None:
         """Keep what the next step is compared with."""

@@ -1,8 +1,8 @@
 """Axes: scales and limits, lines, legends below the figure, notes where nothing was recorded.
 
 An early spike or a single infinity must not squash the rest of the training into a flat line, and no value is dropped
-silently: values beyond the limits, zeros on a logarithmic axis, NaN and infinities are marked at the edge. Lines break
-where recording paused.
+silently: values beyond the limits, zeros on a logarithmic axis, NaN and infinities are marked at the edge. Lines
+connect recorded steps, however far apart.
 """
 
 import textwrap
@@ -117,8 +117,7 @@ def draw_lines(
     Args:
         axes: The axes.
         curves: For each line its table and its matplotlib style. The table has the columns `x` and value, and
-            optionally low and high (shaded behind the line), stretch (recording paused, and the line breaks, where it
-            changes) and undefined (as for `mark_hidden`).
+            optionally low and high (shaded behind the line) and undefined (as for `mark_hidden`).
         x: The column of the x values.
         log: As for `scale_axis`.
         include: As for `scale_axis`.
@@ -132,14 +131,14 @@ def draw_lines(
     for table, style in curves:
         places, values = (table[name].to_numpy(np.float64) for name in (x, "value"))
         seen = np.isfinite(values) & ((values > 0) | (axes.get_yscale() != "log"))
-        cuts = np.flatnonzero(np.diff(table["stretch"])) + 1 if "stretch" in table.columns else np.empty(0, np.int64)
-        at, shown = np.insert(places, cuts, places[cuts]), np.insert(np.where(seen, values, np.nan), cuts, np.nan)
-        (artist,) = axes.plot(at, shown, **{"label": "_line", **_dot_style(shown), **style})
+        shown = np.where(seen, values, np.nan)
+        (artist,) = axes.plot(places, shown, **{"label": "_line", **_dot_style(shown), **style})
         if "low" in table.columns:
             low, high = (np.clip(table[name].to_numpy(np.float64), *axes.get_ylim()) for name in ("low", "high"))
             if _is_visible_band(axes, low, high):
-                edges = np.insert(low, cuts, np.nan), np.insert(high, cuts, np.nan)
-                axes.fill_between(at, *edges, None, color=artist.get_color(), alpha=0.18, linewidth=0, zorder=1.5)
+                axes.fill_between(
+                    places, low, high, None, color=artist.get_color(), alpha=0.18, linewidth=0, zorder=1.5
+                )
         needed |= mark_hidden(axes, places, values, table.get("undefined"))
         if "label" in style:
             handles.append(artist)

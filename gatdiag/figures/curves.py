@@ -43,7 +43,7 @@ def training_curves_data(run: Run) -> pd.DataFrame:
 
     Returns:
         panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
-        stretch (of uninterrupted recording), best_step (null if `watch` got no `best=`).
+        best_step (null if `watch` got no `best=`).
     """
     losses = [name for name in run.logged_names if "loss" in name.lower()]
     loss, gradient = _NOT_SCORES
@@ -57,7 +57,7 @@ def training_curves_data(run: Run) -> pd.DataFrame:
         for panel, columns in names.items()
         for name in columns[:_MAX_LINES]
     ]
-    table = tidy(parts, "panel", "name", "step", "value", "low", "high", "stretch")
+    table = tidy(parts, "panel", "name", "step", "value", "low", "high")
     return table.assign(best_step=training_facts(run).best_step)
 
 
@@ -128,13 +128,13 @@ def compared_curves_data(*runs: Run) -> pd.DataFrame:
             split that any run has logged.
 
     Returns:
-        quantity, run (its index), label, step, value, low, high, stretch (of uninterrupted recording).
+        quantity, run (its index), label, step, value, low, high.
     """
     parts = [
         thin(values).assign(quantity=quantity, run=place, label=runs[place].name)
         for place, quantity, values in _compared(runs)
     ]
-    return tidy(parts, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
+    return tidy(parts, "quantity", "run", "label", "step", "value", "low", "high")
 
 
 def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
@@ -190,8 +190,8 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         groups: The group of each run, in order; by default its name without numbers.
 
     Returns:
-        quantity, run (index of the group), label (of the group), step, value, low, high, stretch. Where runs recorded
-        different steps, nearby steps are pooled. NaN counts as greater than any number: value is NaN where half of the
+        quantity, run (index of the group), label (of the group), step, value, low, high. Where runs recorded different
+        steps, nearby steps are pooled. NaN counts as greater than any number: value is NaN where half of the
         runs are NaN, and high where one is.
     """
     labels = [default_variant(run.name) for run in runs] if groups is None else [*groups]
@@ -209,8 +209,8 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         bins = own.groupby(level=0)
         line = pd.DataFrame({name: bins.agg(quantile, share=share) for name, share in _SPREAD.items()})
         line["step"] = amid.loc[line.index]
-        found.append(line.assign(quantity=str(quantity), label=str(label), run=order.index(str(label)), stretch=0))
-    return tidy(found, "quantity", "run", "label", "step", "value", "low", "high", "stretch")
+        found.append(line.assign(quantity=str(quantity), label=str(label), run=order.index(str(label))))
+    return tidy(found, "quantity", "run", "label", "step", "value", "low", "high")
 
 
 SPREAD_CURVES = replace(

@@ -41,8 +41,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     """The loss, and the relative gradient norms of at most ten layers, thinned so that spikes stay visible.
 
     Returns:
-        quantity ("loss" or the role of the parameters), step, layer (null for the loss), value, low, high, stretch (of
-        uninterrupted recording).
+        quantity ("loss" or the role of the parameters), step, layer (null for the loss), value, low, high.
     """
     parts = []
     loss = loss_name(run)
@@ -51,7 +50,7 @@ def gradient_norms_data(run: Run) -> pd.DataFrame:
     for role in ROLE_STYLES:
         table = thin_groups(select_layers(role_series(run, "relative_gradient_norm", role)), "layer")
         parts.append(table.assign(quantity=role))
-    return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch")
+    return tidy(parts, "quantity", "step", "layer", "value", "low", "high")
 
 
 def draw_gradient_norms(table: pd.DataFrame, figure: Canvas) -> None:
@@ -99,7 +98,7 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
         layers: Names of the layers; by default the first, the middle and the last with feature weights.
 
     Returns:
-        role, step, layer, value, low, high, stretch (of uninterrupted recording).
+        role, step, layer, value, low, high.
 
     Raises:
         InputError: A name is not one of the run's layers.
@@ -110,7 +109,7 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
         thin_groups(table[table["layer"].isin(chosen).to_numpy()], "layer").assign(role=role)
         for role, table in series.items()
     ]
-    return tidy(parts, "role", "step", "layer", "value", "low", "high", "stretch")
+    return tidy(parts, "role", "step", "layer", "value", "low", "high")
 
 
 def draw_chosen_layers(table: pd.DataFrame, figure: Canvas) -> None:
@@ -160,17 +159,17 @@ def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
         *runs: The runs; the first eight are drawn.
 
     Returns:
-        run (its index), label, step, until (where the cell ends), layer, value. A run without the column has one row
-        of nulls; the table is empty if no run has it.
+        run (its index), label, step, until, recorded, layer, value, as from `heat_table`. A run without the column has
+        one row of nulls; the table is empty if no run has it.
     """
-    maps = [heat_table(role_series(run, "gradient_norm", FEATURE)) for run in runs[:_MAX_RUNS]]
-    nulls = pd.DataFrame({"step": [None], "until": [None], "layer": [None], "value": [np.nan]})
+    maps = [heat_table(role_series(run, "gradient_norm", FEATURE), run.steps["step"].max()) for run in runs[:_MAX_RUNS]]
+    nulls = pd.DataFrame({"step": [None], "until": [None], "recorded": [None], "layer": [None], "value": [np.nan]})
     parts = [
         (table if len(table) else nulls).assign(run=place, label=run.name, layer=lambda of: of["layer"].astype(object))
         for place, (run, table) in enumerate(zip(runs, maps, strict=False))
         if any(map(len, maps))
     ]
-    return tidy(parts, "run", "label", "step", "until", "layer", "value")
+    return tidy(parts, "run", "label", "step", "until", "recorded", "layer", "value")
 
 
 def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
@@ -187,7 +186,8 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
             continue
         names = list(dict.fromkeys(part["layer"]))
         cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
-        cases |= draw_heat_map(axes, cells.astype({"step": np.int64, "until": np.int64}), names, "log", limits, ends)
+        cells = cells.astype(dict.fromkeys(("step", "until", "recorded"), np.int64))
+        cases |= draw_heat_map(axes, cells, names, "log", limits, ends)
         axes.set_xlabel("step")
     add_heat_bar(figure, grid, "log", limits, axis_label(_NORM))
     add_legend_below(figure, heat_legend(cases))
@@ -197,7 +197,7 @@ GRADIENT_EVOLUTION = Figure(
     name="gradient_evolution",
     title="Gradient norm by layer and step",
     caption="The gradient norm of each layer's feature weights at each step, one panel per run, with the same colors "
-    "and steps.",
+    "and steps. A color lasts until the next recorded step; ticks above mark these if some were left out.",
     interpretation="In a panel of one color all layers receive gradients. If brightness grows or fades from layer to "
     "layer, gradients vanish or explode; compare the runs to see whether a remedy helps.",
     equation=equations(_NORM),

@@ -1,64 +1,67 @@
 """Layer x step heat maps. Zeros, non-finite and missing values have colors of their own, named in a legend.
 
-A cell extends from its first step to the next cell, but not over a pause of the recording.
+A cell extends from a recorded step to the next one. Ticks above the map mark the recorded steps if some were left out.
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize, to_rgba
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from gatdiag.figures.axes import Floats, layer_axis, power_of_ten, step_axis
 from gatdiag.figures.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
-from gatdiag.summary import bin_steps, stretches
+from gatdiag.summary import bin_steps
 
 HeatKind: TypeAlias = Literal["log", "signed"]
 Limits: TypeAlias = tuple[float, float]
 _COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
+_BROKEN: dict[str, Any] = {"facecolor": BROKEN, "edgecolor": ZERO, "hatch": "/////", "linewidth": 0}
+_UNMEASURED: dict[str, Any] = {"facecolor": ZERO, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0}
+_RUG = "#888888"  # to be seen on a white and on a dark page
 _SIGNED = 0.1  # smallest half-range of signed colors, so that rounding errors around zero stay white
 
 
-def heat_table(series: pd.DataFrame, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
+def heat_table(series: pd.DataFrame, last: float, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
     """Thin a series (step, layer, value) to about 300 steps; each cell stands for the steps up to the next one.
 
     Args:
         series: As from `gatdiag.summary`.
+        last: The last step of the run. The last cell ends there, and is no wider than the distance before it.
         how: Which of its values a cell keeps: "max" the largest (so that spikes stay visible), "extreme" the one of
             largest magnitude, with its sign, "first" the first. NaN and infinities take precedence.
 
     Returns:
-        step (the first of the cell), until (where it ends; earlier than the next cell's step if recording paused),
-        layer, value.
+        step (the first of the cell), until (where it ends), recorded (how many of its steps were), layer, value.
     """
-    steps, place = np.unique(series["step"].to_numpy(), return_inverse=True)
+    steps, place = np.unique(series["step"].to_numpy(np.int64), return_inverse=True)
     starts = np.flatnonzero(np.diff(bin_steps(steps, _COLUMNS), prepend=-1))
     cell = np.searchsorted(starts, place, side="right") - 1
-    last = np.append(starts[1:], len(steps)) - 1
-    frame = series.assign(step=steps[starts[cell]], until=_ends(steps)[last[cell]] if len(steps) else steps)
+    ends = np.append(steps[starts[1:]], _end(steps, last))
+    counts = np.diff(starts, append=len(steps))
+    frame = series.assign(step=steps[starts[cell]], until=ends[cell], recorded=counts[cell])
     if len(starts) < len(steps):
         value = frame["value"].to_numpy(np.float64)
         rank = {"max": value, "extreme": np.abs(value), "first": -series["step"].to_numpy(np.float64)}[how]
         rank = np.where(np.isnan(value), np.inf, np.where(np.isinf(value), np.finfo(float).max, rank))
         frame = frame.iloc[np.lexsort((rank, frame["layer"].cat.codes, cell))]
         frame = frame.drop_duplicates(["step", "layer"], keep="last").reset_index(drop=True)
-    return frame[["step", "until", "layer", "value"]]
+    return frame[["step", "until", "recorded", "layer", "value"]]
 
 
-def _ends(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each step's cell ends: at the next step, or after one stride where recording paused or ended."""
-    gaps = np.diff(steps)
-    usual = int(np.median(gaps)) if len(gaps) else 1
-    paused = np.diff(stretches(steps)) > 0
-    stride = np.append(usual, np.where(paused, usual, gaps))
-    alone, following = steps + stride, np.append(steps[1:], np.iinfo(np.int64).max)
-    return np.where(np.append(paused, True), np.minimum(alone, following), following)
+def _end(steps: NDArray[np.int64], last: float) -> NDArray[np.int64]:
+    """Where the last cell ends, as an array; empty without steps."""
+    width = np.diff(steps, prepend=steps[:1] - 1)
+    ends: NDArray[np.int64] = np.minimum(steps + width, np.fmax(steps, last) + 1)[-1:].astype(np.int64)
+    return ends
 
 
 def color_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
@@ -96,55 +99,55 @@ def draw_heat_map(
         steps: Further steps that the x axis must include.
 
     Returns:
-        Which of "zero", "broken", "unmeasured" (in this layer) and "unrecorded" (in all) occur, for `heat_legend`.
+        Which of "zero", "broken", "unmeasured" (in this layer) and "sparse" (steps were left out) occur, for
+        `heat_legend`.
     """
-    starts, ends = table["step"].to_numpy(), table["until"].to_numpy()
-    edges = np.unique(np.concatenate([starts, ends]))
-    at = table["layer"].cat.codes.to_numpy(), np.searchsorted(edges, starts)
-    values, measured = np.full((len(names), len(edges) - 1), np.nan), np.zeros((len(names), len(edges) - 1), bool)
+    cells = table.drop_duplicates("step").sort_values("step")
+    edges = np.append(cells["step"].to_numpy(), cells["until"].max())
+    at = table["layer"].cat.codes.to_numpy(), np.searchsorted(edges, table["step"].to_numpy())
+    values, measured = np.full((len(names), len(cells)), np.nan), np.zeros((len(names), len(cells)), bool)
     values[at], measured[at] = table["value"].to_numpy(np.float64), True
     broken = measured & ~np.isfinite(values)
     zero = (values <= 0) & ~broken & (kind == "log")
     drawn = _colors(kind, limits)
     image = drawn.to_rgba(np.ma.masked_array(np.where(zero | broken, 1.0, values), ~measured | zero | broken))
     image[zero], image[broken] = to_rgba(ZERO), to_rgba(BROKEN)
-    axes.set_facecolor(UNMEASURED)
     axes.grid(False)
     axes.pcolormesh(edges - 0.5, np.arange(len(names) + 1) - 0.5, image, rasterized=True)
-    for row in np.flatnonzero(broken.any(1)):
-        hit = np.append(broken[row], False)
-        axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=hit | np.roll(hit, 1), step="post",
-                          facecolor="none", edgecolor=ZERO, hatch="/////", linewidth=0, rasterized=True)  # fmt: skip
+    for style, hit in ((_BROKEN, broken), (_UNMEASURED, ~measured)):
+        for row in np.flatnonzero(hit.any(1)):
+            where = np.append(hit[row], False)
+            axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=where | np.roll(where, 1), step="post",
+                              rasterized=True, **style)  # fmt: skip
+    is_sparse = bool((cells["recorded"] < cells["until"] - cells["step"]).any())
+    if is_sparse:
+        _mark_recorded(axes, cells)
     step_axis(axes, np.append([edges[0], edges[-1] - 1], [] if steps is None else steps), room=0.5, label=False)
-    low, high = axes.get_xlim()
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
-    seen = measured.any(0)
-    is_longer = low < edges[0] - 0.5 or high > edges[-1] - 0.5
-    cases = {
-        "zero": zero,
-        "broken": broken,
-        "unmeasured": ~measured[:, seen],
-        "unrecorded": np.append(~seen, is_longer),
-    }
-    return {case for case, hit in cases.items() if hit.any()}
+    cases = {"zero": zero.any(), "broken": broken.any(), "unmeasured": not measured.all(), "sparse": is_sparse}
+    return {case for case, occurs in cases.items() if occurs}
+
+
+def _mark_recorded(axes: Axes, cells: pd.DataFrame) -> None:
+    """Draw a tick above each recorded step; those of steps side by side make a bar."""
+    spans = [*zip(cells["step"] - 0.5, cells["recorded"], strict=True)]
+    axes.broken_barh(spans, (1.008, 0.02), transform=axes.get_xaxis_transform(), clip_on=False, color=_RUG,
+                     linewidth=0.4, label="_recorded", rasterized=True).set_in_layout(False)  # fmt: skip
 
 
 def _colors(kind: HeatKind, limits: Limits) -> ScalarMappable:
     return ScalarMappable((LogNorm if kind == "log" else Normalize)(*limits), SIGNED if kind == "signed" else HEAT)
 
 
-def heat_legend(cases: set[str]) -> list[Patch]:
+def heat_legend(cases: set[str]) -> list[Artist]:
     """Legend handles for the cells that have no color on the color bar."""
     patches = {
         "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
-        "broken": Patch(facecolor=BROKEN, edgecolor=ZERO, hatch="/////", linewidth=0, label="NaN or infinite"),
-        "unrecorded": Patch(facecolor=UNMEASURED, label="not recorded"),
-        "unmeasured": Patch(facecolor=UNMEASURED, label="no value"),
+        "broken": Patch(**_BROKEN, label="NaN or infinite"),
+        "unmeasured": Patch(**_UNMEASURED, label="no value"),
+        "sparse": Line2D([], [], color=_RUG, linestyle="none", marker="|", label="recorded step"),
     }
-    if {"unrecorded", "unmeasured"} <= cases:  # they look the same
-        patches["unrecorded"] = Patch(facecolor=UNMEASURED, label="not recorded, or no value")
-        cases = cases - {"unmeasured"}
     return [patch for case, patch in patches.items() if case in cases]
 
 

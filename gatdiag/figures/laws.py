@@ -35,14 +35,13 @@ def balance_data(run: Run, layers: Sequence[str] | None = None, neurons: int = _
         neurons: Number of laws per layer: evenly spaced by the rank of c at the end, from smallest to largest.
 
     Returns:
-        layer, neuron (null for a law of the whole layer), law, step, c, low, high, stretch (of uninterrupted
-        recording), predicted_c (null in most rows).
+        layer, neuron (null for a law of the whole layer), law, step, c, low, high, predicted_c (null in most rows).
 
     Raises:
         InputError: A name is not one of the run's layers.
     """
     frame, chosen = run.neurons, check_layers(run, layers)
-    columns = ("layer", "neuron", "law", "step", "c", "low", "high", "stretch", "predicted_c")
+    columns = ("layer", "neuron", "law", "step", "c", "low", "high", "predicted_c")
     if not len(frame):
         return tidy([], *columns)
     rows = frame[np.isin(frame["law"].to_numpy(), _choose_laws(frame, chosen, neurons))].sort_values(["law", "step"])
@@ -116,7 +115,7 @@ def conservation_data(run: Run) -> pd.DataFrame:
     """The largest |delta| over the neurons of at most ten hidden layers, thinned so that spikes stay visible.
 
     Returns:
-        step, layer, value, low, high, stretch (of uninterrupted recording).
+        step, layer, value, low, high.
     """
     return thin_groups(select_layers(neuron_series(run, "delta", "largest")), "layer")
 

@@ -43,8 +43,7 @@ def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFram
 
     Returns:
         quantity ("loss" or one of the maps), step, layer (null for the loss), value; for the loss also low and high of
-        the steps that a value stands for, and stretch (of uninterrupted recording); for maps until (where the cell
-        ends), color_low and color_high.
+        the steps that a value stands for; for maps until and recorded (as from `heat_table`), color_low and color_high.
     """
     maps, loss, parts = _maps(run), loss_name(run), []
     ends = limits if limits is not None else _limits([maps], [run])
@@ -53,7 +52,7 @@ def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFram
     for quantity, table in maps.items():
         low, high = ends[quantity]
         parts.append(table.assign(quantity=quantity, color_low=low, color_high=high))
-    columns = ("quantity", "step", "until", "layer", "value", "low", "high", "stretch", "color_low", "color_high")
+    columns = ("quantity", "step", "until", "recorded", "layer", "value", "low", "high", "color_low", "color_high")
     return tidy([part.reindex(columns=columns) for part in parts if len(part)], *columns)
 
 
@@ -73,10 +72,11 @@ def _limits(maps: Sequence[Mapping[str, pd.DataFrame]], runs: Sequence[Run]) -> 
 
 
 def _maps(run: Run) -> dict[str, pd.DataFrame]:
+    last = run.steps["step"].max()
     series = (
-        heat_table(role_series(run, "relative_gradient_norm", FEATURE), "max"),
-        heat_table(layer_series(run, "mu"), "first"),
-        heat_table(neuron_series(run, "c"), "extreme"),
+        heat_table(role_series(run, "relative_gradient_norm", FEATURE), last, "max"),
+        heat_table(layer_series(run, "mu"), last, "first"),
+        heat_table(neuron_series(run, "c"), last, "extreme"),
     )
     return dict(zip(_MAPS, series, strict=True))
 
@@ -101,7 +101,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         limits = float(part["color_low"].iloc[0]), float(part["color_high"].iloc[0])
-        cases |= draw_heat_map(axes, part.astype({"until": np.int64}), names, kind, limits, every)
+        cases |= draw_heat_map(axes, part.astype({"until": np.int64, "recorded": np.int64}), names, kind, limits, every)
         add_heat_bar(figure, [axes], kind, limits, axis_label(column))
         axes.set_title(plain_text(quantity), loc="left")
         drawn.append(axes)
@@ -116,7 +116,8 @@ OVERVIEW = Figure(
     title="Overview: loss, gradients, smoothing and balance by layer",
     caption="Top: the training loss. Below, for each layer (first layer on top) and step: the relative gradient norm "
     "of the feature weights; μ, the distance of the layer output from its mean over the nodes; and the balance c of "
-    "the most unbalanced neuron.",
+    "the most unbalanced neuron. A color lasts until the next recorded step; ticks above mark these if some were left "
+    "out.",
     interpretation="In a network that trains, the layers in the first map have similar colors, of about 1e-3 or more "
     "while the loss falls (see the color bar): they learn at a similar rate. A layer orders of magnitude below the "
     "others hardly trains. A second map that darkens from top to bottom shows oversmoothing or vanishing outputs. In "

@@ -62,8 +62,8 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
         layers: Names of the layers; by default five, evenly spaced.
 
     Returns:
-        quantity (the column of `run.layers`), step, layer, value, low, high, stretch (of uninterrupted recording),
-        undefined (why the value is NaN where it is 0 / 0: "gradient is zero" or "output is zero"; else "").
+        quantity (the column of `run.layers`), step, layer, value, low, high, undefined (why the value
+        is NaN where it is 0 / 0: "gradient is zero" or "output is zero"; else "").
 
     Raises:
         InputError: A name is not one of the run's layers.
@@ -78,7 +78,7 @@ def smoothing_over_training_data(run: Run, layers: Sequence[str] | None = None) 
             broken = thin_groups(chosen.assign(value=chosen["broken"]), "layer")["high"] > 0
             undefined = np.where(thinned["value"].isna() & ~broken, _ZERO.get(column, ""), "")
             parts.append(thinned.assign(quantity=column, undefined=undefined))
-    return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "stretch", "undefined")
+    return tidy(parts, "quantity", "step", "layer", "value", "low", "high", "undefined")
 
 
 def _draw_panels(

@@ -87,7 +87,7 @@ ORDERED: Colormap = LinearSegmentedColormap.from_list(
     "ordered", ["#3a6fc6", "#2190a4", "#3fa666", "#95ad2f", "#dfa41d"]
 )
 BROKEN = "#D81B60"  # NaN and infinities; in none of the palettes
-UNMEASURED = "#dcdcdc"
+UNMEASURED = "#b0b0b0"
 ZERO = "#fefefe"  # not #ffffff, which a page in dark mode replaces
 
 

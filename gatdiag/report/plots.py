@@ -27,7 +27,6 @@ _DARK = {  # color of `gatdiag.figures` that is hard to see on a dark page -> it
     "#ffffff": "#14171a",
     "#e6e6e6": "#333b44",
     "#555555": "#aab3bd",
-    "#dcdcdc": "#4a535c",
 }
 _RULES = "".join(
     f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'

@@ -1,7 +1,7 @@
 """Tables that figures, reports and diagnoses need, computed from runs.
 
     series      one value per step and layer, from parameters or neurons
-    thinning    long series reduced to few points that keep spikes and pauses
+    thinning    long series reduced to few points that keep spikes
     training    steps, loss and scores of a training
     change      how far the weights have moved, from the snapshots
     comparison  several runs, one row each; the largest differences between two

@@ -1,4 +1,4 @@
-"""Reduce long series to few points, so that no spike is lost and pauses in recording remain visible.
+"""Reduce long series to few points, so that no spike is lost.
 
 A plot that is 1,000 pixels wide loses nothing of 5,000 points if each pixel keeps its lowest and its highest point.
 """
@@ -7,10 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["bin_steps", "evenly_spaced", "stretches", "thin", "thin_groups"]
-
-_PAUSE = 10  # times the usual distance between steps
-_USUAL = 3  # number of distances whose median is the usual one
+__all__ = ["bin_steps", "evenly_spaced", "thin", "thin_groups"]
 
 
 def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
@@ -25,37 +22,12 @@ def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
     return np.unique(np.round(np.linspace(0, count - 1, limit)).astype(np.int64))
 
 
-def stretches(steps: ArrayLike) -> NDArray[np.int64]:
-    """Number the stretches without a pause in recording, from 0.
-
-    There is a pause where the distance to the next step is more than ten times the usual distance both before and
-    after. So steps that become rarer are no pause.
-
-    Args:
-        steps: (T,) increasing.
-
-    Returns:
-        (T,) the stretch of each step.
-
-    Example:
-        >>> stretches([0, 1, 2, 3, 500, 501, 502]).tolist(), stretches([0, 1, 2, 100, 200, 300]).tolist()
-        ([0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0])
-    """
-    apart = np.diff(np.asarray(steps, np.int64))
-    if not len(apart) or apart.max() <= _PAUSE * apart.min():
-        return np.zeros(len(np.asarray(steps)), np.int64)
-    gaps = pd.Series(apart)
-    before, after = (part.rolling(_USUAL, min_periods=1).quantile(0.5, "lower").shift() for part in (gaps, gaps[::-1]))
-    paused = apart > _PAUSE * np.fmax(before.to_numpy(), after.to_numpy()[::-1])
-    return np.concatenate([[0], np.cumsum(paused)])
-
-
 def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
-    """Divide steps into about `limit` bins of equal width, none of which contains a pause in recording.
+    """Divide steps into bins of equal width.
 
     Args:
         steps: (T,) increasing.
-        limit: Maximum number of bins, plus at most one per pause.
+        limit: Maximum number of bins.
 
     Returns:
         (T,) the bin of each step, from 0.
@@ -68,7 +40,7 @@ def bin_steps(steps: ArrayLike, limit: int) -> NDArray[np.int64]:
     if len(at) <= limit:
         return np.arange(len(at))
     bins = (at - at[0]) * limit // (2 * at[-1] - at[0] - at[-2])  # the last step lasts as long as the one before
-    return np.cumsum(np.diff(bins + stretches(at), prepend=bins[0]) != 0)
+    return np.cumsum(np.diff(bins, prepend=bins[0]) != 0)
 
 
 def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
@@ -78,25 +50,24 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
 
     Args:
         values: Indexed by step, in order.
-        limit: Maximum number of points, plus at most one per pause in recording. Shorter series are not reduced.
+        limit: Maximum number of points. Shorter series are not reduced.
 
     Returns:
-        step (in the middle of the bin), value, low, high, stretch (from `stretches`).
+        step (in the middle of the bin), value, low, high.
 
     Example:
         >>> thin(pd.Series([5.0, 1.0, 2.0, 9.0, 4.0]), 3)
-           step  value  low  high  stretch
-        0     0    5.0  5.0   5.0        0
-        1     2    2.0  1.0   9.0        0
-        2     4    4.0  4.0   4.0        0
+           step  value  low  high
+        0     0    5.0  5.0   5.0
+        1     2    2.0  1.0   9.0
+        2     4    4.0  4.0   4.0
     """
     step, value = values.index.to_numpy(), values.to_numpy(np.float64)
-    stretch, count = stretches(step), len(value)
+    count = len(value)
     if count <= limit:
-        return pd.DataFrame({"step": step, "value": value, "low": value, "high": value, "stretch": stretch})
+        return pd.DataFrame({"step": step, "value": value, "low": value, "high": value})
     bins = np.pad(bin_steps(step[1:-1], max(limit - 2, 1)) + 1, (1, 1))
     bins[-1] = bins[-2] + 1
-    bins += stretch
     order = np.lexsort((value, bins))  # sorted inside each bin, NaN last
     starts = np.flatnonzero(np.diff(bins, prepend=-1))
     ends = np.append(starts[1:], count)
@@ -107,18 +78,18 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
     with np.errstate(invalid="ignore"):
         median = np.where(below == above, below, below / 2 + above / 2)
     value, low, high = (np.where(is_finite, one, np.nan) for one in (median, low, high))
-    return pd.DataFrame({"step": step[middle], "value": value, "low": low, "high": high, "stretch": stretch[middle]})
+    return pd.DataFrame({"step": step[middle], "value": value, "low": low, "high": high})
 
 
 def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
     """Apply `thin` to each group of a tidy table (step, value, and `by`).
 
     Returns:
-        step, `by`, value, low, high, stretch.
+        step, `by`, value, low, high.
     """
     series = table.set_index("step").groupby(by, observed=True)["value"]
     parts = [thin(values, limit).assign(**{by: name}) for name, values in series]
     if not parts:
-        return table[["step", by, "value"]].assign(low=table["value"], high=table["value"], stretch=0)
+        return table[["step", by, "value"]].assign(low=table["value"], high=table["value"])
     thinned = pd.concat(parts, ignore_index=True).astype({by: table[by].dtype})
-    return thinned[["step", by, "value", "low", "high", "stretch"]]
+    return thinned[["step", by, "value", "low", "high"]]

@@ -10,7 +10,7 @@ from gatdiag.run import Run, Store, load
 from gatdiag.run.writer import Ending
 from tests.run.synthetic import synthetic_meta, synthetic_run
 
-PAUSED = (*range(20), *range(1000, 1020), 3500, *range(6000, 6020))  # three stretches, and a step between
+PAUSED = (*range(20), *range(1000, 1020), 3500, *range(6000, 6020))  # recorded in three parts, and a step between
 HOSTILE = (
     "$x_1^2$",
     "<script>alert('&')</script>",

@@ -70,15 +70,15 @@ def test_marks_below_a_linear_axis(axes):
     assert [line.get_label() for line in axes.get_lines()[1:]] == ["_below"]
 
 
-def test_a_line_and_its_band_end_where_recording_paused_and_a_point_alone_has_a_dot(axes):
-    table = curve(np.arange(6.0), low=np.arange(6.0) - 1, high=np.arange(6.0) + 1, stretch=[0, 0, 1, 2, 2, 2])
+def test_a_line_connects_points_at_any_distance_and_a_point_alone_has_a_dot(axes):
+    values = np.array([0.0, 1.0, np.nan, 2.0, np.nan, 3.0, 4.0])
+    table = curve(values, step=[0, 1, 2, 3, 4, 500, 9000], low=values - 1, high=values + 1)
     draw_lines(axes, [(table, {})])
-    (line,) = axes.get_lines()
-    assert line.get_xdata().tolist() == [0, 1, 2, 2, 3, 3, 4, 5]
-    assert np.flatnonzero(np.isnan(line.get_ydata())).tolist() == [2, 4]
+    line = axes.get_lines()[0]
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4, 500, 9000]
     assert (line.get_marker(), line.get_markevery()) == ("o", [3])
     spans = [path.get_extents() for path in axes.collections[0].get_paths()]
-    assert [(span.x0, span.x1) for span in spans] == [(0, 1), (2, 2), (3, 5)]
+    assert [(span.x0, span.x1) for span in spans] == [(0, 1), (3, 3), (500, 9000)]
 
 
 @pytest.mark.parametrize("count", [*range(30), 512])

@@ -19,6 +19,7 @@ ODD = [
     ("one layer", "single"),
     ("512 layers", "single"),
     ("broken", "double"),
+    ("paused", "single"),
     ("nothing", "single"),
     ("hostile", "single"),
 ]

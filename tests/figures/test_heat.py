@@ -23,17 +23,18 @@ def series(values, first=0, stride=1):
 
 def drawn(table, kind="log", limits=(0.1, 100.0), names=NAMES):
     axes = Figure().subplots()
-    return axes, draw_heat_map(axes, heat_table(table), names, kind, limits)
+    return axes, draw_heat_map(axes, heat_table(table, table["step"].max()), names, kind, limits)
 
 
 @pytest.mark.parametrize("how", ["max", "extreme", "first"])
 def test_long_runs_are_thinned_cell_by_cell(how):
     values = np.random.default_rng(0).normal(size=(2, 700))
-    table = heat_table(series(values, first=5, stride=2), how)
+    table = heat_table(series(values, first=5, stride=2), 1405, how)
     starts = sorted(set(table["step"]))
     assert len(starts) == 300
     assert sorted(set(table["until"])) == [*starts[1:], 1405]
     places = [(start - 5) // 2 for start in starts] + [700]
+    assert table.drop_duplicates("step")["recorded"].tolist() == np.diff(places).tolist()
     for row in (0, 1):
         shown = table[table["layer"] == NAMES[row]].sort_values("step")["value"]
         parts = [values[row, a:b] for a, b in pairwise(places)]
@@ -46,7 +47,7 @@ def test_long_runs_are_thinned_cell_by_cell(how):
 def test_a_single_broken_value_is_never_thinned_away(how, bad):
     values = np.ones((1, 3001))
     values[0, 1234] = bad
-    assert (~np.isfinite(heat_table(series(values), how)["value"])).sum() == 1
+    assert (~np.isfinite(heat_table(series(values), 3000, how)["value"])).sum() == 1
 
 
 def test_each_kind_of_cell_is_told_apart():
@@ -58,43 +59,68 @@ def test_each_kind_of_cell_is_told_apart():
     assert (colors[2, :, 3] == 0).all()  # no row: the ground shows
     assert cases == {"zero", "broken", "unmeasured"}
     assert [patch.get_label() for patch in heat_legend(cases)] == ["exactly 0", "NaN or infinite", "no value"]
+    broken, unmeasured = axes.findobj(FillBetweenPolyCollection)
+    assert [path.get_extents().extents.tolist() for path in broken.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
+    assert [path.get_extents().extents.tolist() for path in unmeasured.get_paths()] == [[-0.5, 1.5, 2.5, 2.5]]
+    assert broken.get_hatch() != unmeasured.get_hatch()
+
+
+def test_a_layer_without_a_row_at_a_step_is_hatched_there():
+    table = series([[1.0] * 4, [2.0] * 4])
+    axes, cases = drawn(table[~((table["layer"] == "b") & table["step"].isin([1, 2]))], names=NAMES[:2])
     (hatch,) = axes.findobj(FillBetweenPolyCollection)
     assert [path.get_extents().extents.tolist() for path in hatch.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
+    assert cases == {"unmeasured"}
 
 
-@pytest.mark.parametrize(
-    ("names", "steps", "label"),
-    [
-        ("a", [0, 1, 2], "not recorded"),
-        ("a", [0, 1], None),
-        ("abc", [0, 1, 9], "not recorded, or no value"),
-        ("abc", [], "no value"),
-    ],
-)
-def test_what_was_not_recorded_is_told_from_what_a_layer_does_not_have(names, steps, label):
+def test_what_follows_the_end_of_a_run_stays_empty():
+    """The axis is as long as that of another run."""
     axes = Figure().subplots()
-    cases = draw_heat_map(axes, heat_table(series([[1.0, 2.0]])), [*names], "log", (0.1, 10.0), np.array(steps, int))
-    assert axes.get_xlim() == (-0.5, max([1, *steps]) + 0.5)
-    assert [patch.get_label() for patch in heat_legend(cases)] == ([label] if label else [])
+    table = heat_table(series([[1.0, 2.0]]), 1)
+    assert draw_heat_map(axes, table, ["a"], "log", (0.1, 10.0), np.array([0, 9])) == set()
+    assert axes.get_xlim() == (-0.5, 9.5)
+    assert axes.findobj(QuadMesh)[0].get_coordinates()[..., 0].max() == 1.5
 
 
 @pytest.mark.parametrize(
-    ("steps", "edges"),
+    ("steps", "last", "end", "bars"),
     [
-        ([0, 1, 21, 41, 61], [0, 1, 21, 41, 61, 81]),  # rarer from some step on, which is no pause
-        ([0, 1, 2, 100, 101], [0, 1, 2, 3, 100, 101, 102]),
-        ([0, 10, 20, 500, 2000, 2010], [0, 10, 20, 30, 500, 510, 2000, 2010, 2020]),
-        ([7], [7, 8]),
+        ([0, 1, 2, 3], 3, 4, []),
+        ([0, 1, 21, 41, 61], 99, 81, [0, 1, 21, 41, 61]),  # the last cell is as wide as the one before
+        ([0, 1, 21, 41, 61], 70, 71, [0, 1, 21, 41, 61]),  # but ends with the run
+        ([0, 1, 2, 100, 101], 101, 102, [0, 1, 2, 100, 101]),
+        ([0, 10, 20, 500, 2000], 2000, 2001, [0, 10, 20, 500, 2000]),
+        ([7], 7, 8, []),
+        ([7], 9, 8, []),
     ],
 )
-def test_cells_stand_at_their_steps_and_end_where_recording_paused(steps, edges):
+def test_a_cell_lasts_until_the_next_recorded_step_which_a_tick_marks(steps, last, end, bars):
     table = series([[1.0] * len(steps)])
     table["step"] = steps
-    axes, _ = drawn(table, names=NAMES[:1])
+    axes = Figure().subplots()
+    cases = draw_heat_map(axes, heat_table(table, last), NAMES[:1], "log", (0.1, 10.0))
     mesh = axes.findobj(QuadMesh)[0]
-    assert (mesh.get_coordinates()[0, :, 0] + 0.5).tolist() == edges
-    filled = mesh.get_array()[0, :, 3] > 0
-    assert [edge for edge, full in zip(edges, filled, strict=False) if full] == steps
+    assert (mesh.get_coordinates()[0, :, 0] + 0.5).tolist() == [*steps, end]
+    assert (mesh.get_array()[..., 3] == 1).all()
+    assert not axes.findobj(FillBetweenPolyCollection)
+    assert ticks(axes) == [(step - 0.5, step + 0.5) for step in bars]
+    assert [handle.get_label() for handle in heat_legend(cases)] == (["recorded step"] if bars else [])
+
+
+def ticks(axes):
+    """From where to where each of the marks of recorded steps goes."""
+    marks = [each for each in axes.collections if each.get_label() == "_recorded"]
+    return [tuple(path.get_extents().intervalx) for each in marks for path in each.get_paths()]
+
+
+def test_ticks_of_a_thinned_run_are_as_wide_as_what_was_recorded():
+    steps = np.array([*range(600), *range(600, 6000, 100)])
+    table = series([np.ones(len(steps))])
+    table["step"] = steps
+    axes, _ = drawn(table, names=NAMES[:1])
+    spans = ticks(axes)
+    assert sum(after - before for before, after in spans) == len(steps)
+    assert [span for span in spans if span[0] > 600] == [(step - 0.5, step + 0.5) for step in steps[601:]]
 
 
 @pytest.mark.parametrize(

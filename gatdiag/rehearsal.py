@@ -23,7 +23,6 @@ from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors, reachable_tensors
 from gatdiag.structure.isolation import preserve_random_state
 from gatdiag.structure.replica import copy_model, unwrap
-from gatdiag.structure.state import preserve_state
 
 _STEPS: Final = 10  # with an optimizer
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
@@ -129,7 +128,7 @@ class _Copy:
 def _isolated_copy(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], optimizers: list[Optimizer]
 ) -> Iterator[_Copy]:
-    """Copy everything, with gradients enabled; restore random states and the model's state afterwards."""
+    """Copy everything, with gradients enabled; restore random states afterwards."""
     model = unwrap(model)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
@@ -146,7 +145,6 @@ def _isolated_copy(
             copied_model.train()
         copied = _Copy(copied_model, args, kwargs, [*map(_restore_optimizer, map(type, optimizers), states)])
         stack.enter_context(preserve_random_state({tensor.device for tensor in copied.tensors}))
-        stack.enter_context(preserve_state(copied_model))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RecordingWarning)  # the diagnosis lists what was skipped
         yield copied

@@ -44,17 +44,12 @@ class Orbit:
         entries: list[Any] = [np.zeros((3, 0))]
         first = 0
         for name, numbered in terms.items():
-            scaled = {axis for _, term in numbered for axis in term.axes}
-            shape = [length if axis in scaled else 1 for axis, length in enumerate(numbered[0][1].shape)]
-            cells = np.arange(first, first + prod(shape)).reshape(shape)
+            scaled = sorted({axis for _, term in numbered for axis in term.axes})
+            shape = self._shapes[name] = [n if axis in scaled else 1 for axis, n in enumerate(numbered[0][1].shape)]
             for number, term in numbered:
-                place: list[Any] = [slice(None)] * cells.ndim
-                for axis, positions in zip(term.axes, zip(*term.indices, strict=True), strict=False):
-                    place[axis] = list(positions)
-                rows = cells[tuple(place)].ravel()
+                rows = first + np.array(term.positions(scaled))
                 entries.append(np.stack([rows, np.full(len(rows), number), np.full(len(rows), float(term.exponent))]))
-            self._shapes[name] = shape
-            first += cells.size
+            first += prod(shape)
         rows, columns, values = np.concatenate(entries, axis=1)
         self.exponents = sparse.csr_matrix((values, (rows.astype(int), columns.astype(int))), (first, len(laws)))
         self.exponents.eliminate_zeros()

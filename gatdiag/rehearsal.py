@@ -20,9 +20,10 @@ from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.signals import graph_leaves
 from gatdiag.run import load
-from gatdiag.structure.copying import map_tensors, reachable_tensors
+from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.isolation import preserve_random_state
 from gatdiag.structure.replica import copy_model, unwrap
+from gatdiag.structure.tensors import all_tensors
 
 _STEPS: Final = 10  # with an optimizer
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
@@ -121,7 +122,7 @@ class _Copy:
     def tensors(self) -> list[Tensor]:
         """Every tensor that may get a gradient."""
         held = held_by(*self.optimizers).values()
-        return [*self.model.parameters(), *held, *reachable_tensors((self.args, self.kwargs))]
+        return [*self.model.parameters(), *held, *all_tensors((self.args, self.kwargs))]
 
 
 @contextmanager

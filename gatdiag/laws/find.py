@@ -18,18 +18,17 @@ from gatdiag.laws.check import Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Trace
 from gatdiag.laws.zero_factors import split_unclear
 from gatdiag.roles import FEATURE
-from gatdiag.structure.copying import reachable_tensors, tensor_arguments
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import Inputs, fill_empty, sample_inputs
 from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
+from gatdiag.structure.tensors import all_tensors, floating_tensors, tensor_arguments
 
 OUTPUT = "the output"
 
@@ -208,7 +207,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
         labels[name] = Label(((Fraction(1), exponents.reserve_entries(replica.parameters[name].shape, name)),))
 
     def trace_call(call: Caller) -> Trace:
-        trace = Trace(exponents, current_module, reachable_tensors(replica.model))
+        trace = Trace(exponents, current_module, all_tensors(replica.model))
         for name, label in labels.items():
             parameter = replica.parameters[name]
             trace.set_label(parameter, label if parameter.numel() else ZEROS)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.roles import SCALE, STACKED
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
 from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, module_path, stack_layer
+from gatdiag.structure.tensors import floating_tensors
 
 # The terms of a neuron's law: incoming weights have positive exponents, outgoing weights negative ones.
 Neuron: TypeAlias = tuple[Term, ...]

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
-from gatdiag.structure.copying import duplicate, map_tensors, reachable_tensors
+from gatdiag.structure.copying import duplicate, map_tensors
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.isolation import disable_fast_paths, preserve_random_state, working_precision
 from gatdiag.structure.program import Program
+from gatdiag.structure.tensors import all_tensors
 
 T = TypeVar("T")
 Caller: TypeAlias = Callable[[], Any]
@@ -56,9 +57,7 @@ class Replica:
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
         """As `run`, for several calls in a row, between which random states and the model's state are not restored."""
-        devices = {
-            tensor.device for tensor in [*self.parameters.values(), *reachable_tensors((self.args, self.kwargs))]
-        }
+        devices = {tensor.device for tensor in [*self.parameters.values(), *all_tensors((self.args, self.kwargs))]}
 
         def call() -> Any:
             args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
@@ -96,7 +95,7 @@ class Replica:
 
         From then on, floating dtypes that the forward pass names (`x.float()`) are replaced by `dtype`, too.
         """
-        for tensor in reachable_tensors(self.model):
+        for tensor in all_tensors(self.model):
             tensor.data = _convert(tensor.data, dtype)
         self._change_inputs(lambda tensor: _convert(tensor, dtype))
         self._dtype = dtype

@@ -20,8 +20,7 @@ from gatdiag.remedies.balance import (
     signal_preserving_factor,
     stack_squared_norm,
 )
-from gatdiag.remedies.least_norm import find_rescaling
-from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.least_norm import find_rescaling, multiply_
 from gatdiag.remedies.schemes import (
     STRUCTURED,
     Attention,

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
 from gatdiag.names import join_names, quote
-from gatdiag.remedies.least_norm import Rescaling, find_rescaling
-from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
+from gatdiag.remedies.least_norm import Orbit, Rescaling, Tensors, find_rescaling, multiply_
 from gatdiag.structure import replicate
 from gatdiag.structure.tensors import floating_tensors
 

@@ -1,8 +1,12 @@
 """One conservation law and its terms."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from itertools import product
+from math import prod
+from operator import mul
+from typing import Any, Literal
 
 Kind = Literal["neuron", "stream", "product", "scale"]
 
@@ -35,6 +39,33 @@ class Term:
         if len(self.axes) == 1 and self.axes[0] < 2:
             return "rows" if self.axes[0] == 0 else "columns"
         return "slices"
+
+    def positions(self, axes: Sequence[int] | None = None) -> list[int]:
+        """Flat positions, in row-major order over the lengths of some axes, of what the indices select.
+
+        Args:
+            axes: The axes, which include those of the term; by default just these.
+
+        Example:
+            >>> term = Term("weight", (4, 3), (0,), ((1,), (2,)), Fraction(1))
+            >>> term.positions(), term.positions((0, 1))
+            ([1, 2], [3, 4, 5, 6, 7, 8])
+        """
+        axes = self.axes if axes is None else axes
+        lengths = [self.shape[axis] for axis in axes]
+        strides = {axis: prod(lengths[at + 1 :]) for at, axis in enumerate(axes)}
+        own = [strides.pop(axis) for axis in self.axes]
+        starts = [sum(map(mul, index, own)) for index in self.indices]
+        steps = [range(0, self.shape[axis] * stride, stride) for axis, stride in strides.items()]
+        return [start + sum(step) for start in starts for step in product(*steps)] if steps else starts
+
+    def select(self, array: Any) -> Iterator[Any]:
+        """The part of the parameter, an array or tensor, at each index: a view."""
+        for index in self.indices:
+            place: list[slice | int] = [slice(None)] * len(self.shape)
+            for axis, position in zip(self.axes, index, strict=True):
+                place[axis] = position
+            yield array[tuple(place)]
 
     def __str__(self) -> str:
         """For example ``+ convs.0.lin_l.weight[3, :]``."""

@@ -20,10 +20,10 @@ from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.inspection import graph_leaves
 from gatdiag.run import load
-from gatdiag.structure.copying import map_tensors, reachable_tensors
+from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.isolation import preserve_random_state
 from gatdiag.structure.replica import copy_model, unwrap
-from gatdiag.structure.state import preserve_state
+from gatdiag.structure.tensors import all_tensors
 
 _STEPS: Final = 10  # with an optimizer
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
@@ -121,14 +121,14 @@ class _Copy:
     def tensors(self) -> list[Tensor]:
         """Every tensor that may get a gradient."""
         held = held_by(*self.optimizers).values()
-        return [*self.model.parameters(), *held, *reachable_tensors((self.args, self.kwargs))]
+        return [*self.model.parameters(), *held, *all_tensors((self.args, self.kwargs))]
 
 
 @contextmanager
 def _isolated_copy(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], optimizers: list[Optimizer]
 ) -> Iterator[_Copy]:
-    """Copy everything, with gradients enabled; restore random states and the model's state afterwards."""
+    """Copy everything, with gradients enabled; restore random states afterwards."""
     model = unwrap(model)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
@@ -145,7 +145,6 @@ def _isolated_copy(
             copied_model.train()
         copied = _Copy(copied_model, args, kwargs, [*map(_restore_optimizer, map(type, optimizers), states)])
         stack.enter_context(preserve_random_state({tensor.device for tensor in copied.tensors}))
-        stack.enter_context(preserve_state(copied_model))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RecordingWarning)  # the diagnosis lists what was skipped
         yield copied

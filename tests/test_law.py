@@ -1,7 +1,9 @@
 """Laws and terms as a person reads them."""
 
+import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from gatdiag.law import Law, Term
@@ -32,6 +34,23 @@ def term(
 )
 def test_a_term_says_what_it_scales(given: Term, kind: str, text: str) -> None:
     assert (given.kind, str(given)) == (kind, text)
+
+
+@pytest.mark.parametrize("extra", [(), (0,), (1,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("axes", [(), (0,), (1,), (0, 2), (2, 0), (0, 1, 2)], ids=str)
+def test_positions_and_views_are_those_of_the_indices(axes: tuple[int, ...], extra: tuple[int, ...]) -> None:
+    shape = (2, 3, 4)
+    every = [*itertools.product(*(range(shape[axis]) for axis in axes))]
+    of = term(axes, *dict.fromkeys((every[0], every[-1])), shape=shape)
+    over = axes if not extra else tuple(sorted({*axes, *extra}))
+    values = np.random.default_rng(0).random(shape)
+    others = tuple(axis for axis in range(3) if axis not in over)
+    sums = values.sum(others).transpose([sorted(over).index(axis) for axis in over]).ravel()
+    chosen = [index for index in np.ndindex(*shape) if tuple(index[axis] for axis in axes) in of.indices]
+
+    assert sums[of.positions(over)].sum() == pytest.approx(sum(values[index] for index in chosen))
+    assert sum(view.sum() for view in of.select(values)) == pytest.approx(sum(values[index] for index in chosen))
+    assert of.positions() == of.positions(axes)
 
 
 def test_a_law_is_its_name_and_its_terms() -> None:

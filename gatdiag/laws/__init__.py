@@ -5,7 +5,6 @@
 - `bindings`: which unknowns are bound to others; `slices`: which rows and slices say the same
 - `rules`: the table from aten operations to equations, to which a new operation is added
 - `trace`: one forward pass, each operation handed to its rule; `flow`: what the output depends on
-- `repeatability`: whether each call computes the same function; `outputs`: the tensors that it returns
 - `solver`: a basis of the solutions
 - `check`: the numerical check of every law, by gradients at random points (`point`)
 - `no_effect`: parameters that cancel out of the output; `zero_factors`: those that multiply only zeros

@@ -19,19 +19,18 @@ from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.laws.point import distant_points
-from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
 from gatdiag.laws.trace import Running, Trace
 from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
 from gatdiag.roles import FEATURE
-from gatdiag.structure.copying import reachable_tensors
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import Inputs, fill_empty, sample_inputs
+from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
+from gatdiag.structure.tensors import all_tensors, floating_tensors, tensor_arguments
 
 OUTPUT = "the output"
 
@@ -48,9 +47,9 @@ def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
     The laws are those of the function the model computes in the mode it is in (dropout is covered: a law holds for
     every mask), of its trainable parameters, of everything its forward pass returns, and of the branch it takes on
     these inputs, if it branches on their values (an expert that no row is sent to, a type of edges that a dictionary
-    does not have). If calls may differ in more than masks and data (a layer dropped at
-    random, a counter, a hidden state), or two parameters share memory, no law is claimed, and `excluded` has the
-    reason.
+    does not have). They assume that every call computes the same function, up to masks and data: two calls that run
+    different operations have no law, but a layer that is rarely dropped, or a counter that decides after many calls, is
+    not noticed. If two parameters share memory, no law is claimed, either; `excluded` has the reason.
 
     A law holds for every batch, not only for these inputs: rows that integers among the inputs pick from a table share
     a law only if they do whichever rows are picked, and an empty axis of an input counts as one with entries. Of a
@@ -110,8 +109,9 @@ def find_laws_with_structure(
 def _find(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Laws:
     replica = replicate(user, args, kwargs)
     trained = _trained(user)
-    if obstacle := why_not_repeatable(replica):
-        return Laws([], trained, [Exclusion("the forward pass", f"{obstacle}; no law is certain")])
+    if not _repeats(replica):
+        reason = "it takes another branch at each call: two calls ran different operations; no law is certain"
+        return Laws([], trained, [Exclusion("the forward pass", reason)])
     if shared := find_shared_memory(trained):
         reason = "these two parameters share memory, so that each step moves it twice; no law is conserved"
         return Laws([], trained, [Exclusion(" and ".join(shared), reason)])
@@ -122,6 +122,32 @@ def _find(structure: Structure, user: nn.Module, args: tuple[Any, ...], kwargs: 
                 return laws
     del replica  # to save memory
     return _find_on_inputs(structure, user, (args, dict(kwargs)))[0]
+
+
+def _repeats(replica: Replica) -> bool:
+    """Whether two calls run the same operations on what depends on parameters; a cached graph changes the others."""
+    first, second = _Operations(replica.parameters), _Operations(replica.parameters)
+    with torch.enable_grad(), replica.isolated() as call:
+        for operations in (first, second):
+            with operations:
+                call()
+    return first.found == second.found
+
+
+class _Operations(DispatchMode):
+    """Lists operations whose arguments depend on parameters, and which of these are arguments."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self.found: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        check_time()
+        tensors = tensor_arguments(args, kwargs)
+        if any(tensor.requires_grad for tensor in tensors):
+            self.found.append((func, *(self._names.get(id(tensor)) for tensor in tensors)))
+        return func(*args, **(kwargs or {}))
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -196,7 +222,7 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     running = Running(replica.model)
 
     def trace_call(call: Caller) -> Trace:
-        trace = Trace(exponents, running, reachable_tensors(replica.model))
+        trace = Trace(exponents, running, all_tensors(replica.model))
         for name in (*evidence.point.weights, *evidence.unreached):
             labels[name] = trace.label_parameter(replica.parameters[name], name)
         with trace:

@@ -1,20 +1,17 @@
 """The laws of a model, with their values: delta from gradients, c from weights."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gatdiag.errors import OptimizerError
-from gatdiag.law import Exclusion, Law, Term
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.prediction import Update, predict_updates
-from gatdiag.laws.sums import Axes, Sums, Tensors
+from gatdiag.laws.sums import Sums, Tensors
 
 
 class Laws:
@@ -46,26 +43,13 @@ class Laws:
         # for each entry of a law: the term, the law, its position among the sums, its exponent, its parameter
         self._term = torch.arange(len(terms)).repeat_interleave(counts).to(device)
         self._law = laws_of_terms.to(device)[self._term]
-        self._slot = self._find_slots(terms, counts).to(device)
+        starts = ((self._sums.start[term.parameter, term.axes], term) for term in terms)
+        self._slot = _integers(start + position for start, term in starts for position in term.positions()).to(device)
         self._exponent = exponents.to(device)[self._term]
         self._owner = owners.to(device)[self._term]
         # for each law: the parameter of its first term, whether it has a single entry
         self._first = _integers(position[law.terms[0].parameter] for law in self._laws).to(device)
         self._has_one_entry = torch.bincount(self._law, minlength=len(self)) == 1
-
-    def _find_slots(self, terms: Sequence[Term], counts: Tensor) -> Tensor:
-        """The positions among the sums of all indices of the terms."""
-        alike: dict[tuple[str, Axes], list[int]] = defaultdict(list)
-        for number, term in enumerate(terms):
-            alike[term.parameter, term.axes].append(number)
-        found, ends = torch.zeros(int(counts.sum()), dtype=torch.int64), counts.cumsum(0)
-        for key, numbers in alike.items():
-            rows = np.array(list(chain.from_iterable(terms[number].indices for number in numbers)), dtype=np.int64)
-            chosen = torch.tensor(numbers)
-            length, end = counts[chosen], ends[chosen]
-            places = (end - length.cumsum(0)).repeat_interleave(length) + torch.arange(len(rows))
-            found[places] = self._sums.find_slots(*key, torch.from_numpy(rows))
-        return found
 
     def __len__(self) -> int:
         """Number of laws."""

@@ -36,14 +36,13 @@ from gatdiag.laws.find import (
 from gatdiag.laws.flow import has_scale
 from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import tensors_inside
 from gatdiag.laws.rules import Call, Labels, Rule
 from gatdiag.laws.solver import solve
 from gatdiag.laws.trace import Running, Trace, unobserved
 from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
-from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.discovery import order_layers, parameters_by_layer
 from gatdiag.structure.layers import Structure
+from gatdiag.structure.tensors import tensor_arguments, walk
 
 _MOST_CALLS = 2  # of one module that are traced: in the first step of a recurrent cell the state is zero
 _EMPTY = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
@@ -543,3 +542,10 @@ def _keep_from_dynamo(*functions: Any) -> None:
 
 
 _keep_from_dynamo(_LiveTrace.__torch_dispatch__, ForwardTrace.enter, ForwardTrace.leave)
+
+
+def tensors_inside(value: Any) -> tuple[list[Tensor], str | None]:
+    """The tensors in a value, and the type of a part that cannot be searched, such as a generator, or None."""
+    parts = {id(part): part for _, part in walk(value)}.values()
+    opaque = next((type(part).__qualname__ for part in parts if not isinstance(part, Tensor)), None)
+    return [part for part in parts if isinstance(part, Tensor)], opaque

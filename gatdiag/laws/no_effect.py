@@ -3,7 +3,7 @@
 Their gradient is nothing but rounding. So is that of a dead ReLU or a saturated softmax, near one point. Between its
 nonsmooth operations a network is analytic, and what an analytic function does not depend on near one generic point it
 does not depend on anywhere. So the graph is cut at these operations: their inputs count as outputs of the model, and
-their results are perturb into general position (a layer with only dead units would feed zeros to the next, whose
+their results are perturbed into general position (a layer with only dead units would feed zeros to the next, whose
 attention over equal rows would seem to have no effect). Saturation shows at weights of another size.
 
 All of this is said of one graph: over few edges more cancels than over many. So such entries are reported, and stay in
@@ -118,7 +118,7 @@ def _classify(first: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
 class CutAtNonsmooth(TorchFunctionMode):
     """Projects the inputs of nonsmooth operations to numbers, and detaches and perturbs their results.
 
-    Without gradients (the first pass through a checkpointed segment) all of their results are perturb, as it is
+    Without gradients (the first pass through a checkpointed segment) all of their results are perturbed, as it is
     unknown which depend on a parameter.
     """
 
@@ -153,7 +153,7 @@ class CutAtNonsmooth(TorchFunctionMode):
 
 
 def _detach_and_perturb(tensor: Tensor, seed: int) -> Tensor:
-    """A perturb copy without history that requires a gradient, so that the next cut projects it."""
+    """A perturbed copy, detached, that requires a gradient, so that the next cut projects it."""
     if not tensor.is_floating_point():
         return tensor
     moved = perturb(tensor.detach(), torch.Generator().manual_seed(seed))

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from gatdiag.errors import GatdiagError, ModelError
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import random_state
 from gatdiag.structure.replica import Replica
+from gatdiag.structure.tensors import floating_tensors
 
 Tensors = dict[str, Tensor]
 

@@ -92,12 +92,6 @@ class Sums:
                     _add_sums(found, [(axes, self.start[name, axes]) for axes in every], *factors)
         return found
 
-    def find_slots(self, name: str, axes: Axes, indices: Tensor) -> Tensor:
-        """Positions in the vector of the sums at the given indices along the axes (one row each)."""
-        lengths = [self._templates[name].shape[axis] for axis in axes]
-        strides = [math.prod(lengths[at + 1 :]) for at in range(len(lengths))]
-        return self.start[name, axes] + indices @ torch.tensor(strides, dtype=torch.int64)
-
     def new_vector(self) -> Tensor:
         """A zero for each sum."""
         device = next((tensor.device for tensor in self._templates.values()), None)

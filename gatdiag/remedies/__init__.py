@@ -6,7 +6,7 @@
 - `balance`: scale new weights so that each neuron is in balance and a signal keeps its norm
 - `rebalance`: rescale the weights of a model until its neurons are in balance, without changing its function
 - `schedule`: rebalance every few optimizer steps
-- `least_norm`: the rescaling that balances all laws; `orbit`: the weights that rescalings lead to
+- `least_norm`: the rescaling that balances all laws
 - `verification`: check on a copy that a rescaling does not change the outputs
 - `moments`: rescale the state of an optimizer along with the weights
 - `lipschitz_norm`: divide attention scores (LipschitzNorm), with the Lipschitz bound of a layer

@@ -4,7 +4,7 @@ The incoming and outgoing weights of neurons come from a model's own laws, or fr
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Term
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.roles import SCALE, STACKED
 from gatdiag.structure import Layer, Replica, Structure, discover, replicate
 from gatdiag.structure.stack import NotPlainError, StackLayer, check_widths, module_path, stack_layer
+from gatdiag.structure.tensors import floating_tensors
 
 # The terms of a neuron's law: incoming weights have positive exponents, outgoing weights negative ones.
 Neuron: TypeAlias = tuple[Term, ...]
@@ -169,7 +169,7 @@ def _sides(terms: Neuron, in_reverse: bool) -> tuple[Neuron, Neuron]:
 
 def _squared_norm(weights: Mapping[str, Tensor], terms: Neuron) -> float:
     """sum_k |e_k| ||w_k||^2."""
-    views = ((abs(float(term.exponent)), view) for term in terms for view in _views(weights[term.parameter], term))
+    views = ((abs(float(term.exponent)), view) for term in terms for view in term.select(weights[term.parameter]))
     return sum(exponent * float(view.square().sum()) for exponent, view in views)
 
 
@@ -178,16 +178,8 @@ def scale_to_norm_(weights: Mapping[str, Tensor], terms: Neuron, squared_norm: f
     before = _squared_norm(weights, terms)
     if before > 0:
         for term in terms:
-            for view in _views(weights[term.parameter], term):
+            for view in term.select(weights[term.parameter]):
                 view.mul_((squared_norm / before) ** 0.5)
-
-
-def _views(weight: Tensor, term: Term) -> Iterator[Tensor]:
-    for index in term.indices:
-        place: list[slice | int] = [slice(None)] * weight.dim()
-        for axis, position in zip(term.axes, index, strict=True):
-            place[axis] = position
-        yield weight[tuple(place)]
 
 
 # --- signal norm ------------------------------------------------------------------------------------------------------

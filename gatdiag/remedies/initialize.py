@@ -9,7 +9,6 @@ from torch import Generator, Tensor, nn
 
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion, Law, Laws, find_laws
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.balance import (
     Neuron,
@@ -21,8 +20,7 @@ from gatdiag.remedies.balance import (
     signal_preserving_factor,
     stack_squared_norm,
 )
-from gatdiag.remedies.least_norm import find_rescaling
-from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.least_norm import find_rescaling, multiply_
 from gatdiag.remedies.schemes import (
     STRUCTURED,
     Attention,
@@ -36,6 +34,7 @@ from gatdiag.remedies.schemes import (
 from gatdiag.remedies.weight_norm import is_reparametrized
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, STACKED
 from gatdiag.structure import ParameterInfo, Structure, discover, replicate
+from gatdiag.structure.tensors import floating_tensors
 
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 

@@ -1,19 +1,24 @@
 """Find the rescaling to the point of least norm, where c of every law is zero."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from scipy import sparse
 from scipy.linalg import solveh_banded
 from torch import Tensor
 
 from gatdiag.errors import ModelError
-from gatdiag.laws import Exclusion, Laws
-from gatdiag.remedies.orbit import Orbit, Tensors
+from gatdiag.laws import Exclusion, Law, Laws, Term
+
+Tensors: TypeAlias = Mapping[str, Tensor]
 
 _TOLERANCE: Final = 1e-13  # of c relative to its terms
 # Steps are in log factors.
@@ -75,8 +80,8 @@ def find_rescaling(
     """
     reasons = dict(excluded)
     chosen = [number for number in range(len(laws)) if number not in reasons]
-    orbit = Orbit([laws[number] for number in chosen])
-    solution, skipped = solve_balance(orbit, weights, gradients, fixed)
+    orbit = Orbit([laws[number] for number in chosen], fixed)
+    solution, skipped = solve_balance(orbit, weights, gradients)
     reasons |= {chosen[index]: reason for index, reason in skipped.items()}
     coordinates = torch.zeros(len(laws), dtype=torch.float64)
     coordinates[chosen] = solution
@@ -89,13 +94,11 @@ def find_rescaling(
     )
 
 
-def solve_balance(
-    orbit: Orbit, weights: Tensors, gradients: Tensors | None, fixed: Collection[str] = ()
-) -> tuple[Tensor, dict[int, str]]:
+def solve_balance(orbit: "Orbit", weights: Tensors, gradients: Tensors | None) -> tuple[Tensor, dict[int, str]]:
     """The result of `least_norm` for weights, or for relative gradients if gradients are given."""
     if gradients is None:
-        return least_norm(orbit, weights, fixed)
-    coordinates, skipped = least_norm(orbit, relative_gradients(weights, gradients), fixed)
+        return least_norm(orbit, weights)
+    coordinates, skipped = least_norm(orbit, relative_gradients(weights, gradients))
     return -coordinates / 2, skipped  # multiplying a weight by s divides its relative gradient by s^2
 
 
@@ -110,7 +113,7 @@ def relative_gradients(weights: Tensors, gradients: Tensors) -> dict[str, Tensor
     return relative
 
 
-def least_norm(orbit: Orbit, weights: Tensors, fixed: Collection[str] = ()) -> tuple[Tensor, dict[int, str]]:
+def least_norm(orbit: "Orbit", weights: Tensors) -> tuple[Tensor, dict[int, str]]:
     """Find the rescaling along laws after which sum_k e_jk ||w_k||^2 = 0 for each law j.
 
     On the orbit w_k exp(sum_j t_j e_jk),
@@ -135,14 +138,11 @@ def least_norm(orbit: Orbit, weights: Tensors, fixed: Collection[str] = ()) -> t
     """
     count = orbit.exponents.shape[1]
     squares = orbit.squares(weights)
-    is_fixed = orbit.cell_mask(fixed)
-    reasons = _find_unbalanceable(orbit, squares, is_fixed)
+    reasons = _find_unbalanceable(orbit, squares)
     squares = np.where(np.isfinite(squares), squares, 0.0)
     while True:
         free = [number for number in range(count) if number not in reasons]
-        solution, diverging = _minimize(
-            _Objective(orbit if len(free) == count else orbit.restrict(free), squares, is_fixed)
-        )
+        solution, diverging = _minimize(orbit if len(free) == count else orbit.restrict(free), squares)
         if not diverging:
             coordinates = torch.zeros(count, dtype=torch.float64)
             coordinates[free] = torch.from_numpy(solution)
@@ -150,10 +150,10 @@ def least_norm(orbit: Orbit, weights: Tensors, fixed: Collection[str] = ()) -> t
         reasons |= {free[index]: _DIVERGING for index in diverging}
 
 
-def _find_unbalanceable(orbit: Orbit, squares: Any, is_fixed: Any) -> dict[int, str]:
+def _find_unbalanceable(orbit: "Orbit", squares: Any) -> dict[int, str]:
     """Laws that cannot be balanced, whatever the factors of the others."""
     reasons = {}
-    scalable = sum(orbit.side_sums(np.where(is_fixed, 0.0, squares)))
+    scalable = sum(orbit.side_sums(np.where(orbit.is_scaled, squares, 0.0)))
     for number, (incoming, outgoing) in enumerate(zip(*orbit.side_sums(squares), strict=True)):
         if not math.isfinite(incoming + outgoing):
             reasons[number] = "some of its weights are not finite"
@@ -165,60 +165,36 @@ def _find_unbalanceable(orbit: Orbit, squares: Any, is_fixed: Any) -> dict[int, 
     return reasons
 
 
-class _Objective:
-    """Half the squared norm of the weights along an orbit, as a function f of the coordinates."""
-
-    def __init__(self, orbit: Orbit, squares: Any, is_fixed: Any) -> None:
-        self.orbit = orbit
-        self._fixed, self._scaled = squares * is_fixed, squares * ~is_fixed
-        self._slope = np.subtract(*orbit.side_sums(self._fixed))
-
-    def squares(self, point: Any) -> Any:
-        """Squared weights of the cells that are not fixed."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._scaled * np.exp(2 * (self.orbit.exponents @ point))
-
-    def side_sums(self, squares: Any) -> tuple[Any, Any]:
-        """Incoming and outgoing sums of each law, with the fixed weights included."""
-        return self.orbit.side_sums(squares + self._fixed)
-
-    def decreases(self, squares: Any, point: Any, step: Any) -> bool:
-        """True if f does not increase along a step, up to rounding; `squares` are those at the point."""
-        after = self.squares(point + step).sum() + 2 * self._slope @ step
-        return bool(after <= squares.sum() * (1 + 1e-14))
-
-
-def _initial_point(objective: _Objective) -> Any:
+def _initial_point(orbit: "Orbit", start: Any) -> Any:
     """A starting point by a few cheap sweeps, in which each law is balanced as if the others were."""
-    point = np.zeros(objective.orbit.exponents.shape[1])
+    point, squares = np.zeros(orbit.exponents.shape[1]), start
     for _ in range(_MAX_SWEEPS if len(point) else 0):
-        squares = objective.squares(point)
-        incoming, outgoing = objective.side_sums(squares)
+        incoming, outgoing = orbit.side_sums(squares)
         step = np.log(outgoing / incoming) / 4
-        if abs(step).max() < _NEAR or not objective.decreases(squares, point, step):
+        moved = orbit.move(start, point + step)
+        if abs(step).max() < _NEAR or not orbit.decreases(squares, moved, step):
             break
-        point = point + step
+        point, squares = point + step, moved
     return point
 
 
-def _minimize(objective: _Objective) -> tuple[Any, list[int]]:
+def _minimize(orbit: "Orbit", start: Any) -> tuple[Any, list[int]]:
     """Newton's method: the point of least norm, and the indices of laws that diverge."""
-    point = _initial_point(objective)
-    step = np.zeros(len(point))
+    point = _initial_point(orbit, start)
+    step, squares = np.zeros(len(point)), orbit.move(start, point)
     for _ in range(_MAX_ITERATIONS if len(point) else 0):
-        squares = objective.squares(point)
-        incoming, outgoing = objective.side_sums(squares)
+        incoming, outgoing = orbit.side_sums(squares)
         is_balanced = abs(incoming - outgoing) <= _TOLERANCE * (incoming + outgoing)
         if is_balanced.all():
             return point, _find_diverging(point, step)
         if (is_balanced | (abs(point) > _MAX_LOG_FACTOR)).all():
             break
-        step = -solve_banded(2 * objective.orbit.curvature(squares), incoming - outgoing)
-        candidates = (candidate for candidate in _line_search(step) if objective.decreases(squares, point, candidate))
-        accepted = next(candidates, None)
+        step = -solve_banded(2 * orbit.curvature(squares), incoming - outgoing)
+        moves = ((candidate, orbit.move(start, point + candidate)) for candidate in _line_search(step))
+        accepted = next((move for move in moves if orbit.decreases(squares, move[1], move[0])), None)
         if accepted is None:
             break
-        point = point + accepted
+        point, squares = point + accepted[0], accepted[1]
     diverging = _find_diverging(point, step)
     if len(point) and not diverging:
         raise ModelError(
@@ -253,3 +229,112 @@ def solve_banded(band: Any, right: Any) -> Any:
     band *= scale * np.lib.stride_tricks.sliding_window_view(below, len(scale))
     band[0] = 1 + _RIDGE * len(right)
     return scale * solveh_banded(band, scale * right, lower=True, overwrite_ab=True, check_finite=False)
+
+
+class Orbit:
+    """The points w_k exp(sum_j t_j e_jk) that laws j with exponents e_jk lead to, with one coordinate t_j per law.
+
+    Weights of a parameter that all laws scale by the same factor, such as a row of a matrix, form one cell.
+
+    Args:
+        laws: The laws.
+        fixed: Names of parameters that are not scaled but count.
+
+    Attributes:
+        exponents: Sparse float64 matrix of e_jk, of shape (cells, laws).
+        is_scaled: Boolean mask of the cells whose parameters are not fixed.
+
+    Example:
+        >>> from fractions import Fraction
+        >>> into = Term("a", (2, 3), (0,), ((1,),), Fraction(1))
+        >>> out = Term("b", (1, 2), (1,), ((1,),), Fraction(-1))
+        >>> orbit = Orbit([Law("neuron 1", "neuron", "", 1, (into, out), True, 0.0)])
+        >>> orbit.factors(np.log([2.0]))["b"]
+        tensor([[1.0000, 0.5000]], dtype=torch.float64)
+        >>> orbit.exponents.T @ orbit.squares({"a": torch.ones(2, 3), "b": torch.ones(1, 2)})  # c: 3 - 1
+        array([2.])
+    """
+
+    def __init__(self, laws: Sequence[Law], fixed: Collection[str] = ()) -> None:
+        terms: dict[str, list[tuple[int, Term]]] = {}
+        for number, law in enumerate(laws):
+            for term in law.terms:
+                terms.setdefault(term.parameter, []).append((number, term))
+        self._shapes: dict[str, list[int]] = {}  # cells of each parameter; length 1 along axes that are not scaled
+        entries: list[Any] = [np.zeros((3, 0))]
+        first = 0
+        for name, numbered in terms.items():
+            scaled = sorted({axis for _, term in numbered for axis in term.axes})
+            shape = self._shapes[name] = [n if axis in scaled else 1 for axis, n in enumerate(numbered[0][1].shape)]
+            for number, term in numbered:
+                rows = first + np.array(term.positions(scaled))
+                entries.append(np.stack([rows, np.full(len(rows), number), np.full(len(rows), float(term.exponent))]))
+            first += prod(shape)
+        rows, columns, values = np.concatenate(entries, axis=1)
+        self.exponents = sparse.csr_matrix((values, (rows.astype(int), columns.astype(int))), (first, len(laws)))
+        masks = [np.full(prod(shape), name not in fixed) for name, shape in self._shapes.items()]
+        self.is_scaled = np.concatenate([np.zeros(0, dtype=bool), *masks])
+        self.exponents.eliminate_zeros()
+        self.exponents.sort_indices()
+
+    def restrict(self, numbers: Sequence[int]) -> "Orbit":
+        """The orbit of a subset of the laws, with the same cells."""
+        orbit = copy(self)
+        vars(orbit).pop("_sides", None)
+        orbit.exponents = self.exponents[:, list(numbers)]
+        orbit.exponents.sort_indices()
+        return orbit
+
+    def side_sums(self, squares: Any) -> tuple[Any, Any]:
+        """For each law, sum |e_k| s_k over incoming weights (positive exponents), and over outgoing ones."""
+        incoming, outgoing = self._sides
+        return incoming @ squares, outgoing @ squares
+
+    def curvature(self, squares: Any) -> Any:
+        """The matrix H_ij = sum_k e_ik e_jk s_k over scaled cells in banded form: entry [d, j] is H[j + d, j].
+
+        Neurons share weights only with those of neighboring layers, so the band is narrow, and the cost linear in the
+        number of layers.
+        """
+        scaled = sparse.diags(squares * self.is_scaled)
+        pairs = sparse.tril(self.exponents.T @ (scaled @ self.exponents)).tocoo()
+        offsets = pairs.row - pairs.col
+        band = np.zeros((offsets.max(initial=0) + 1, pairs.shape[1]))
+        band[offsets, pairs.col] = pairs.data
+        return band
+
+    @cached_property
+    def _sides(self) -> tuple[Any, Any]:
+        return self.exponents.maximum(0).T.tocsr(), (-self.exponents).maximum(0).T.tocsr()
+
+    def squares(self, weights: Tensors) -> Any:
+        """The sum of squared weights in each cell, as a float64 array."""
+        sums = [np.zeros(0)]
+        for name, shape in self._shapes.items():
+            square = weights[name].detach().abs().to("cpu", torch.float64).square()
+            sums.append(square.sum_to_size(shape).flatten().numpy())
+        return np.concatenate(sums)
+
+    def move(self, squares: Any, coordinates: Any) -> Any:
+        """The sums of squares at these coordinates from those at zero."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return squares * np.exp(2 * (self.exponents @ coordinates) * self.is_scaled)
+
+    def decreases(self, squares: Any, moved: Any, step: Any) -> bool:
+        """True if half the squared norm (see `least_norm`) does not increase along a step, up to rounding."""
+        slope = np.subtract(*self.side_sums(np.where(self.is_scaled, 0.0, squares)))
+        after = moved[self.is_scaled].sum() + 2 * slope @ step
+        return bool(after <= squares[self.is_scaled].sum() * (1 + 1e-14))
+
+    def factors(self, coordinates: Any) -> dict[str, Tensor]:
+        """The factor exp(sum_j t_j e_jk) of each weight, broadcastable to the parameters; 1 for fixed ones."""
+        factors = torch.from_numpy(np.exp(self.exponents @ coordinates * self.is_scaled))
+        parts = factors.split([prod(shape) for shape in self._shapes.values()])
+        return {name: part.reshape(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
+
+
+def multiply_(tensor: Tensor, factor: Tensor) -> Tensor:
+    """Multiply a tensor of any floating dtype by a float64 factor, in place, rounding once."""
+    data = tensor.detach()
+    data.copy_(data.to(torch.promote_types(data.dtype, torch.float64)) * factor.to(tensor.device))
+    return tensor

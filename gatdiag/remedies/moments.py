@@ -7,7 +7,7 @@ from typing import Any, Final
 from torch import Tensor, optim
 
 from gatdiag.errors import OptimizerError
-from gatdiag.remedies.orbit import multiply_
+from gatdiag.remedies.least_norm import multiply_
 
 _ADAM = MappingProxyType({"exp_avg": -1, "exp_avg_sq": -2})
 

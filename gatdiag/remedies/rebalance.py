@@ -13,9 +13,8 @@ from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Laws, find_laws
 from gatdiag.laws.prediction import held_by
 from gatdiag.remedies.applied import Applied, unwrap_model
-from gatdiag.remedies.least_norm import relative_gradients
+from gatdiag.remedies.least_norm import Tensors, multiply_, relative_gradients
 from gatdiag.remedies.moments import scaled_moments, state_powers
-from gatdiag.remedies.orbit import Tensors, multiply_
 from gatdiag.remedies.verification import OutputDifference, find_verified_rescaling
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]

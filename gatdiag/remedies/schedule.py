@@ -8,8 +8,7 @@ from torch.optim import Optimizer
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import find_laws
 from gatdiag.remedies.applied import Applied, unwrap_model
-from gatdiag.remedies.least_norm import solve_balance
-from gatdiag.remedies.orbit import Orbit
+from gatdiag.remedies.least_norm import Orbit, solve_balance
 from gatdiag.remedies.rebalance import Towards, optimizer_powers, rescale_
 from gatdiag.remedies.verification import find_verified_rescaling
 

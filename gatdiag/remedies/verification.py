@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import Laws
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.names import join_names, quote
-from gatdiag.remedies.least_norm import Rescaling, find_rescaling
-from gatdiag.remedies.orbit import Orbit, Tensors, multiply_
+from gatdiag.remedies.least_norm import Orbit, Rescaling, Tensors, find_rescaling, multiply_
 from gatdiag.structure import replicate
+from gatdiag.structure.tensors import floating_tensors
 
 _ROUNDING: Final = 1e-9  # largest relative change of an output in float64
 _APPROXIMATE: Final = "it holds only up to an epsilon in the model"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite, nan, prod
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
@@ -76,18 +76,12 @@ def _entry(law: Law) -> dict[str, Any]:
                 "parameter": term.parameter,
                 "shape": list(term.shape),
                 "axes": list(term.axes),
-                "at": _positions(term),
+                "at": term.positions(),
                 "each": 0,
             }
             for term in law.terms
         ],
     }
-
-
-def _positions(term: Term) -> list[int]:
-    lengths = [term.shape[axis] for axis in term.axes]
-    strides = [prod(lengths[at + 1 :]) for at in range(len(lengths))]
-    return [sum(at * stride for at, stride in zip(index, strides, strict=True)) for index in term.indices]
 
 
 def _try_extend(entry: dict[str, Any], law: dict[str, Any]) -> bool:

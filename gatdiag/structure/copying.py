@@ -7,7 +7,7 @@ converts and perturbs inputs.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
@@ -96,17 +96,6 @@ def map_tensors(value: T, function: TensorFunction) -> T:
     return result
 
 
-def reachable_tensors(value: object) -> list[Tensor]:
-    """Every tensor that can be reached from an object, once. None is copied except parameters outside of modules."""
-    parameters = list(value.parameters()) if isinstance(value, Module) else []
-    memo: Memo = {id(parameter): parameter for parameter in parameters}
-    deepcopy_with(value, memo, lambda tensor: tensor)
-    copied = memo.get(id(memo), [])  # where deepcopy keeps the originals of all that it copied alive
-    found = [original for original in [*memo.values(), *copied] if isinstance(original, Tensor)]
-    originals = {id(original): original for original in found}
-    return [originals[key] for key in memo if key in originals]
-
-
 def deepcopy_with(value: T, memo: Memo, function: TensorFunction) -> T:
     """`copy.deepcopy(value, memo)`, in which each tensor that is no `Parameter` is `function(tensor)`.
 
@@ -122,14 +111,3 @@ def _duplicate_tensor(tensor: Tensor, memo: Memo) -> Tensor:
     if tensor.layout is not torch.strided:
         return tensor.detach().clone()
     return copy.deepcopy(tensor.detach(), memo).requires_grad_(tensor.requires_grad and tensor.is_leaf)
-
-
-def tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
-    """The tensors among the arguments of an operation, including those in lists; faster than `pytree`."""
-    found: list[Tensor] = []
-    for value in (*args, *(kwargs or {}).values()):
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += tensor_arguments(value, None)
-    return found

@@ -10,10 +10,10 @@ from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import ModelError
 from gatdiag.structure.adapters import ADAPTERS, adapter_name, is_normalization, layer_kind, parameter_role, weight_name
-from gatdiag.structure.copying import tensor_arguments
 from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
+from gatdiag.structure.tensors import tensor_arguments
 
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gatdiag.structure.copying import map_tensors, reachable_tensors
+from gatdiag.structure.copying import map_tensors
+from gatdiag.structure.tensors import all_tensors
 
 _LARGE = 1024  # nodes; smaller graphs are not sampled
 _NODES = 256  # approximate size of a sample
@@ -138,7 +139,7 @@ def fill_empty(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs | Non
         tensor([[0],
                 [0]])
     """
-    if all(tensor.numel() for tensor in reachable_tensors((args, kwargs))):
+    if all(tensor.numel() for tensor in all_tensors((args, kwargs))):
         return None
     return map_tensors((args, dict(kwargs)), _fill)
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.copying import deepcopy_with, reachable_tensors
+from gatdiag.structure.copying import deepcopy_with
+from gatdiag.structure.tensors import all_tensors
 
 Key: TypeAlias = int | str  # number of a value, or name of a parameter of the model
 _VALUES = "values"  # key in the memo of a deep copy, under which the values of slots are
@@ -120,4 +121,4 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         for item in value.values():
             yield from tensors_in(item)
     elif isinstance(value, slice) or (hasattr(value, "__dict__") and not isinstance(value, type | nn.Module)):
-        yield from reachable_tensors(value)
+        yield from all_tensors(value)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import GatdiagError, InputError, ModelError
-from gatdiag.structure.copying import duplicate, map_tensors, reachable_tensors
+from gatdiag.structure.copying import duplicate, map_tensors
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.isolation import disable_fast_paths, preserve_random_state, working_precision
 from gatdiag.structure.program import Program
-from gatdiag.structure.state import preserve_state
+from gatdiag.structure.tensors import all_tensors
 
 T = TypeVar("T")
 Caller: TypeAlias = Callable[[], Any]
@@ -43,9 +43,10 @@ class Replica:
     def run(self) -> Any:
         """Call the copy on fresh copies of the inputs, and return its output.
 
-        Every run starts in the same state: random states, buffers, caches and hidden states are restored afterwards, so
-        that a dropout layer drops the same entries each time. Compilation, fused attention and the transformer
-        encoder's fast path are off, so that a dispatch mode sees plain operations. Gradients are recorded as outside.
+        Random states, buffers and the attributes of modules are restored afterwards, so that a dropout layer drops the
+        same entries each time; the contents of lists and objects, classes and globals are not. Compilation, fused
+        attention and the transformer encoder's fast path are off, so that a dispatch mode sees plain operations.
+        Gradients are recorded as outside.
 
         Raises:
             ModelError: The forward pass failed. The message names the innermost layer that was running.
@@ -56,9 +57,7 @@ class Replica:
     @contextmanager
     def isolated(self) -> Iterator[Caller]:
         """As `run`, for several calls in a row, between which random states and the model's state are not restored."""
-        devices = {
-            tensor.device for tensor in [*self.parameters.values(), *reachable_tensors((self.args, self.kwargs))]
-        }
+        devices = {tensor.device for tensor in [*self.parameters.values(), *all_tensors((self.args, self.kwargs))]}
 
         def call() -> Any:
             args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
@@ -74,7 +73,7 @@ class Replica:
             preserve_random_state(devices),
             disable_fast_paths(),
             working_precision(self._dtype),
-            preserve_state(self.model),
+            _preserve_state(self.model),
         ):
             yield call
 
@@ -96,7 +95,7 @@ class Replica:
 
         From then on, floating dtypes that the forward pass names (`x.float()`) are replaced by `dtype`, too.
         """
-        for tensor in reachable_tensors(self.model):
+        for tensor in all_tensors(self.model):
             tensor.data = _convert(tensor.data, dtype)
         self._change_inputs(lambda tensor: _convert(tensor, dtype))
         self._dtype = dtype
@@ -109,6 +108,28 @@ class Replica:
 
     def _change_inputs(self, change: Callable[[Tensor], Tensor]) -> None:
         self.args, self.kwargs = map_tensors((self.args, self.kwargs), change)
+
+
+@contextmanager
+def _preserve_state(model: nn.Module) -> Iterator[None]:
+    """Restore the attributes of a model's modules, and the values of buffers and other tensors that they are."""
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    held = [vars(module) for module in modules] + [module._buffers for module in modules]
+    before = [dict(attributes) for attributes in held]
+    tensors = [value for values in before for value in values.values() if isinstance(value, Tensor)]
+    dense = [tensor for tensor in tensors if tensor.layout == torch.strided and not tensor.is_inference()]
+    copies = [tensor.detach().clone() for tensor in dense]
+    try:
+        yield
+    finally:
+        for attributes, values in zip(held, before, strict=True):
+            attributes.clear()
+            attributes.update(values)
+        for tensor, copied in zip(dense, copies, strict=True):
+            if tensor.shape != copied.shape:
+                tensor.data = copied
+            elif not torch.equal(tensor, copied):  # without a new version, as a backward pass may have saved it
+                tensor.data.copy_(copied)
 
 
 def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Replica:

@@ -1,28 +1,135 @@
-"""The tensors in nested values, such as arguments and results of a forward pass."""
+"""The tensors in nested values: arguments and results of a forward pass, or a model. No code of the user's runs."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from typing import Any, Final
+from weakref import ref
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from gatdiag.errors import ModelError
+
+_PLAIN: Final = (
+    NoneType, int, float, complex, str, bytes, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device, ref,
+)  # fmt: skip
+_SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
+_CONTAINERS: Final = (dict, *_SEQUENCES)
 
 
-def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested tuples, lists and dicts, with names such as "x" or "x[0]"."""
-    if isinstance(item, Tensor):
-        yield name or "x", item
-    elif isinstance(item, Mapping):
-        for key, value in item.items():
-            yield from named_tensors(value, str(key))
-    elif isinstance(item, tuple | list):
-        for number, value in enumerate(item):
-            yield from named_tensors(value, f"{name}[{number}]")
+def walk(value: Any, name: str = "", *, objects: bool = True) -> Iterator[tuple[str, Any]]:
+    """All tensors in order, with names such as "x" or "x[0]", and what cannot be searched, such as generators.
+
+    Args:
+        value: Tensors in containers, graphs, distributions, and attributes of modules and other objects. Each container
+            and object is searched once.
+        name: Of the value.
+        objects: Whether to search anything but containers.
+
+    Example:
+        >>> [name for name, _ in walk({"x": torch.ones(1), "pair": (torch.ones(2), 3, [torch.ones(3)])})]
+        ['x', 'pair[0]', 'pair[2][0]']
+    """
+    waiting, seen = [(name, value)], dict[int, Any]()
+    while waiting:
+        name, part = waiting.pop()
+        if isinstance(part, Tensor):
+            yield name, part
+        elif (
+            not isinstance(part, _PLAIN) and id(part) not in seen and (objects or isinstance(part, (dict, *_SEQUENCES)))
+        ):
+            seen[id(part)] = part  # which keeps it alive, and its id in use
+            parts = _parts(part, name)
+            if parts is None:
+                yield name, part
+            waiting += reversed([*(parts or [])])
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """Every tensor that can be reached from a value, once."""
+    found = {id(part): part for _, part in walk(value) if isinstance(part, Tensor)}
+    return [*found.values()]
+
+
+def floating_tensors(output: Any) -> Iterator[Tensor]:
+    """Floating-point and complex tensors that a forward pass returns.
+
+    Raises:
+        ModelError: A part, such as a generator or a function, cannot be searched for tensors.
+
+    Example:
+        >>> list(floating_tensors([torch.ones(3), {"aux": (torch.ones(2), 5)}]))
+        [tensor([1., 1., 1.]), tensor([1., 1.])]
+    """
+    for _, part in walk(output):
+        if not isinstance(part, Tensor):
+            raise ModelError(
+                f"The output contains a {type(part).__qualname__}, which cannot be searched for tensors. Return "
+                "tensors, graphs, or containers of them."
+            )
+        if part.is_floating_point() or part.is_complex():
+            yield part
+
+
+def named_tensors(value: Any, name: str = "x") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested containers, with names such as "x" or "x[0]"."""
+    return walk(value, name, objects=False)
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The output itself, or the first floating-point tensor in a tuple, list or dict; None if there is none."""
-    if isinstance(output, Tensor):
-        is_plain = type(output) in (Tensor, nn.Parameter) and output.layout == torch.strided
-        return output if is_plain and output.is_floating_point() else None
-    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    return next((found for found in map(first_tensor, items) if found is not None), None)
+    """The output itself, or the first plain floating-point tensor in nested containers; None if there is none."""
+    return next((tensor for _, tensor in walk(output, objects=False) if _is_plain(tensor)), None)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    is_strided = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    return is_strided and tensor.is_floating_point()
+
+
+def tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
+    """The tensors among the arguments of an operation, including those in lists: the quick walk for each operation."""
+    found: list[Tensor] = []
+    for value in (*args, *(kwargs or {}).values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensor_arguments(value, None)
+    return found
+
+
+def _parts(value: Any, name: str) -> Iterable[tuple[str, Any]] | None:
+    """What a container or an object holds, with names; None if it cannot be searched."""
+    if isinstance(value, dict):
+        return [pair for key, item in dict.items(value) for pair in ((name, key), (str(key), item))]
+    for kind in _SEQUENCES:
+        if isinstance(value, kind):
+            return [(f"{name}[{number}]", item) for number, item in enumerate(kind.__iter__(value))]
+    if isinstance(value, torch.jit.ScriptModule):
+        return [*value.named_parameters(), *value.named_buffers()]
+    if isinstance(value, MethodType):
+        return [(name, value.__self__)]
+    if isinstance(value, partial):
+        return [(name, value.args), (name, value.keywords)]
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        return None
+    return _attributes(value, name)
+
+
+def _attributes(value: Any, name: str) -> list[tuple[str, Any]] | None:
+    names = [each for kind in type(value).__mro__ for each in _listed(vars(kind).get("__slots__", ()))]
+    if names or hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+        slots = [(each, getattr(value, each)) for each in names if hasattr(value, each)]
+        return [*slots, *getattr(value, "__dict__", {}).items()]
+    try:  # it is of a class in C, and so is this method
+        return [(name, part) for part in value.__reduce_ex__(4)[1:]]
+    except TypeError:
+        return None
+
+
+def _listed(slots: str | Iterable[str]) -> list[str]:
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [each for each in names if each not in ("__dict__", "__weakref__")]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gatdiag.laws import Law, Laws, find_laws
+from tests.laws.models import calls
 from tests.laws.models.graph import HID, HID2, IN, OUT, Stack, edges, features
 from tests.laws.stacks import assert_laws_hold, gcn, mlp, shared
 
@@ -311,3 +312,22 @@ def test_an_activation_that_layers_share_is_named_where_it_runs() -> None:
         (f"{2 * HID} channels of layers.0", "sigmoid in layers.0.act does not commute with scaling"),
         (f"{2 * OUT} channels of layers.1", "sigmoid in layers.1.act does not commute with scaling"),
     ]
+
+
+@pytest.mark.parametrize("name", calls.CHANGING)
+def test_no_law_is_claimed_of_calls_that_run_different_operations(name: str) -> None:
+    model, args, _ = calls.CHANGING[name]()
+    laws = find_laws(model, *args)
+
+    assert len(laws) == 0
+    assert reasons(laws).keys() == {"the forward pass"}
+    assert "two calls ran different operations" in reasons(laws)["the forward pass"]
+
+
+def test_calls_may_differ_in_a_mode_that_the_model_is_not_in() -> None:
+    model, args, _ = calls.CHANGING["hidden state"]()
+    between = model.between
+    model.between = lambda self, hidden, graph: between(self, hidden, graph) if self.training else self.step(hidden)
+
+    assert len(find_laws(model, *args)) == 0
+    assert len(find_laws(model.eval(), *args)) == 10

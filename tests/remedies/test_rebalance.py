@@ -13,9 +13,9 @@ from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.synthetic import block_model
 from gatdiag.experiments.training import train
-from gatdiag.laws.outputs import floating_tensors
 from gatdiag.remedies import rebalance_
-from gatdiag.remedies.orbit import Orbit, multiply_
+from gatdiag.remedies.least_norm import Orbit, multiply_
+from gatdiag.structure.tensors import floating_tensors
 from tests.laws.zoo import ZOO, build
 from tests.remedies.stacks import EDGES, STACKS, X, initialized, seeded, unchanged
 

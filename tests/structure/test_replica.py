@@ -1,5 +1,6 @@
 """A replica computes what the model computes, and does not change the model."""
 
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -51,6 +52,50 @@ def test_output_is_that_of_the_model():
 def test_every_run_sees_the_same_inputs_and_random_numbers():
     replica = replicate(Careless().eval(), (X, EDGES), {"extra": {"x": torch.ones(1)}})
     assert torch.equal(replica.run(), replica.run())
+
+
+class Remembering(nn.Module):
+    """Keeps state in buffers, attributes and a layer of PyG, and may fail."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm1d(8), gnn.GCNConv(8, 8, cached=True)
+        self.calls, self.last, self.fails = 0, None, fails
+        self.memory = torch.zeros(8)
+        self.register_buffer("adjacency", torch.eye(3).to_sparse())
+
+    def forward(self, x, edges):
+        self.calls += 1
+        self.last = x if self.last is None else x + self.last
+        self.memory.add_(1)
+        self.new = self.norm(self.conv(x, edges))
+        if self.fails and self.calls == 2:
+            raise KeyError
+        return self.new + self.memory
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_state_is_given_back(fails):
+    replica = replicate(Remembering(fails), (X, EDGES))
+    model = replica.model
+    buffers = dict(model.named_buffers())
+    with contextlib.suppress(ModelError), replica.isolated() as call:
+        call()
+        assert (model.calls, float(model.memory[0]), int(model.norm.num_batches_tracked)) == (1, 1, 1)
+        call()
+    assert (model.calls, model.last, model.conv._cached_edge_index, hasattr(model, "new")) == (0, None, None, False)
+    assert (float(model.memory[0]), int(model.norm.num_batches_tracked)) == (0, 0)
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+
+
+def test_a_buffer_is_given_back_without_a_new_version():
+    replica = replicate(nn.BatchNorm1d(2).eval(), (torch.ones(3, 2),))
+    replica.model.running_mean.fill_(torch.nan)  # never equal to its copy
+    output = replica.run()
+    version = replica.model.running_mean._version
+    replica.run()
+    assert replica.model.running_mean._version == version
+    output.sum().backward()
 
 
 def test_parameters_are_named_as_in_the_model_and_detached_from_it():

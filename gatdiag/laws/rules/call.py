@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import ZEROS, Label
-from gatdiag.structure.copying import tensor_arguments
+from gatdiag.structure.tensors import tensor_arguments
 
 # A constant up to this size that is added to a scaled quantity is taken for an epsilon against division by zero.
 EPSILON = 1e-3

@@ -1,11 +1,9 @@
 """Forward passes that draw random numbers, count, or remember: the same function at every call, or not."""
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,10 +11,6 @@ from torch_geometric import nn as gnn
 from torch_geometric.utils import dropout_edge, dropout_node, negative_sampling
 
 from tests.laws.models.graph import HID, IN, NODES, OUT, Case, Factory, edges, features
-
-TIMES = 0
-LAST: list[Any] = [None]
-RARE = 0.03
 
 
 class Calls(nn.Module):
@@ -39,41 +33,10 @@ class Calls(nn.Module):
         return F.relu(self.middle(hidden))
 
 
-def drops(coin: Callable[[], Any]) -> Callable[[Calls, Tensor, Tensor], Tensor]:
-    """A layer that is left out now and then."""
-    return lambda self, hidden, _: self.step(hidden) if coin() else hidden
-
-
-def counts(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+def drops(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
+    """Leave a layer out at every other call."""
     self.calls += 1
-    return self.step(hidden) if self.calls % 40 else hidden
-
-
-def counts_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    global TIMES
-    TIMES += 1
-    return self.step(hidden) if TIMES % 40 else hidden
-
-
-def counts_in_a_closure() -> Callable[[Calls, Tensor, Tensor], Tensor]:
-    times = 0
-
-    def between(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-        nonlocal times
-        times += 1
-        return self.step(hidden) if times % 40 else hidden
-
-    return between
-
-
-def counts_in_a_buffer(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    self.times += 1
-    return self.step(hidden) if self.times % 40 else hidden
-
-
-def counts_in_a_list(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    self.times[0] += 1
-    return self.step(hidden) if self.times[0] % 40 else hidden
+    return self.step(hidden) if self.calls % 2 else hidden
 
 
 def alternates(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
@@ -87,12 +50,6 @@ def recurs(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
     return self.step(hidden) + before
 
 
-def recurs_globally(self: Calls, hidden: Tensor, _: Tensor) -> Tensor:
-    before = torch.zeros_like(hidden) if LAST[0] is None else LAST[0]
-    LAST[0] = (out := self.step(hidden) + before).detach()
-    return out
-
-
 def plain(**held: Any) -> Callable[[Callable[..., Tensor]], Factory]:
     """The model around a function of hidden units; what it holds is made afresh at each call."""
     return lambda between: (
@@ -100,11 +57,6 @@ def plain(**held: Any) -> Callable[[Callable[..., Tensor]], Factory]:
             Calls(between, **{k: v() if isinstance(v, partial) else v for k, v in held.items()}), (features(), edges())
         )
     )
-
-
-def keeps_edges(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:
-    kept = int((torch.rand(edge_index.shape[1]) > 0.3).sum())
-    return self.conv(hidden, edge_index[:, torch.randperm(edge_index.shape[1])[:kept]]).relu()
 
 
 def convolution() -> partial[nn.Module]:
@@ -116,27 +68,11 @@ def other() -> partial[nn.Module]:
 
 
 CHANGING: dict[str, Factory] = {
-    "torch": plain()(drops(lambda: torch.rand(()) > RARE)),
-    "torch item": plain()(drops(lambda: torch.rand(1).item() > RARE)),
-    "torch list": plain()(drops(lambda: torch.rand(1).tolist()[0] > RARE)),
-    "torch array": plain()(drops(lambda: torch.rand(1).numpy()[0] > RARE)),
-    "python": plain()(drops(lambda: random.random() > RARE)),
-    "numpy binomial": plain()(drops(lambda: np.random.binomial(1, 1 - RARE))),  # noqa: NPY002
-    "own numpy generator": plain(own=partial(np.random.default_rng, 0))(
-        lambda self, hidden, _: self.step(hidden) if self.own.random() > RARE else hidden
-    ),
-    "kept edges": plain(conv=convolution())(keeps_edges),
-    "noise": plain()(lambda self, hidden, _: self.step(hidden) * (1 + random.random() + np.random.rand())),  # noqa: NPY002
-    "counter": plain()(counts),
-    "global counter": plain()(counts_globally),
-    "counter in a closure": lambda: plain()(counts_in_a_closure())(),
-    "counter in a buffer": plain(times=partial(torch.zeros, (), dtype=torch.int64))(counts_in_a_buffer),
-    "counter in a list": plain(times=partial(list, [0]))(counts_in_a_list),
+    "dropped layer": plain()(drops),
     "alternating": plain(other=other())(alternates),
     "hidden state": plain()(recurs),
-    "global hidden state": plain()(recurs_globally),
 }
-"""No call, or not every call, computes what the others do."""
+"""Calls run different operations, or the same with other parameters."""
 
 
 def against_others(self: Calls, hidden: Tensor, edge_index: Tensor) -> Tensor:

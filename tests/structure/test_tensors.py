@@ -1,10 +1,12 @@
-"""The floating-point tensors in whatever a forward pass may return."""
+"""Tensors in whatever a forward pass may take, keep or return."""
 
+import random
 import threading
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ from torch_geometric.data import Data, HeteroData
 
 from gatdiag.errors import ModelError
 from gatdiag.laws import find_laws
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.structure.tensors import all_tensors, first_tensor, floating_tensors, named_tensors, walk
 
 A, B = torch.ones(2), torch.ones(3, dtype=torch.float64)
 COUNT = torch.ones(2, dtype=torch.int64)
@@ -60,7 +62,7 @@ def graph() -> HeteroData:
         ((A, [B, {"x": A}]), [A, B, A]),
         (OrderedDict(b=B, a=(COUNT, A)), [B, A]),
         (Named(A, COUNT), [A]),
-        (Output(A, (B, A)), [A, B]),
+        (Output(A, (B, A)), [A, B, A]),
         (Slotted(A), [A]),
         (Data(x=A, edge_index=COUNT), [A]),
         (deque([A, {"b": B}]), [A, B]),
@@ -81,12 +83,71 @@ def test_every_floating_tensor_is_found_in_order(value: object, found: list[Tens
     assert all(map(torch.equal, got, found))
 
 
-def test_a_container_inside_of_itself_is_searched_once() -> None:
+def test_a_container_is_searched_once_wherever_it_is() -> None:
     inner = [A]
     output = {"a": inner, "b": inner}
     output["self"] = [output]
 
-    assert len(list(floating_tensors(output))) == 2
+    assert len(list(floating_tensors(output))) == 1
+
+
+def test_tensors_of_containers_have_names() -> None:
+    given = {"x": A, "pair": (B, [COUNT]), "graph": Data(x=A)}
+
+    assert [name for name, _ in named_tensors(given)] == ["x", "pair[0]", "pair[1][0]"]
+    assert [name for name, _ in named_tensors(A)] == ["x"]
+    assert [name for name, _ in walk(given)] == ["x", "pair[0]", "pair[1][0]", "x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "first"),
+    [(A, A), (COUNT, None), ((COUNT, {"a": A}, B), A), ([A.to_sparse(), B], B), (Data(x=A), None), (None, None)],
+    ids=str,
+)
+def test_the_first_plain_tensor(value: object, first: Tensor | None) -> None:
+    assert first_tensor(value) is first
+
+
+class Keeping(nn.Module):
+    """Holds tensors in all kinds of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.cache = (torch.ones(1), {"deep": torch.ones(2, requires_grad=True) * 2})
+        self.hidden, self.again = [nn.Parameter(torch.ones(3))], self.norm.weight
+        self.partial, self.method = partial(torch.add, torch.ones(4)), Slots(torch.ones(5)).call
+
+
+class Slots:
+    __slots__ = "x"
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def call(self) -> Tensor:
+        return self.x
+
+
+def test_every_tensor_of_a_model_is_found_once_and_nothing_is_drawn() -> None:
+    model = Keeping()
+    expected = [*model.parameters(), *model.buffers(), model.cache[0], model.cache[1]["deep"], model.hidden[0],
+                model.partial.args[0], model.method.__self__.x]  # fmt: skip
+    state = random.getstate()
+    found = all_tensors(model)
+
+    assert random.getstate() == state
+    assert len(found) == len(expected)
+    assert {*map(id, found)} == {*map(id, expected)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensors_of_a_scripted_model_are_found() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+
+    assert {x.data_ptr() for x in all_tensors([scripted])} == {
+        x.data_ptr() for x in (*scripted.parameters(), *scripted.buffers())
+    }
 
 
 @pytest.mark.parametrize("value", [{"a": [A, threading.Lock()]}, lambda: A, (part for part in [A])])

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatdiag.recorder.hooks.outside import run_as_is
 from gatdiag.recorder.weights import Flat, FlatParameters
 
 
@@ -28,6 +29,7 @@ class BackwardCounter:
         engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
         return self._number
 
+    @run_as_is
     def _read(self, _: Tensor) -> None:
         self._number = torch._C._current_graph_task_id()
 

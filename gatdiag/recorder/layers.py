@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
-from torch.utils.hooks import RemovableHandle
 
 from gatdiag import metrics
 from gatdiag.metrics import smoothing
@@ -39,6 +37,8 @@ from gatdiag.recorder.channels import channel_axis
 from gatdiag.recorder.deferred import Deferred, Row
 from gatdiag.recorder.edges import Edges
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.outside import Outside, is_measurable_call, run_as_is
+from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
@@ -55,7 +55,6 @@ _ATTENTION_COLUMNS: Final = GROUPS["attention"].columns
 _METRICS: Final = metric_functions("layers")  # (function, its arguments, whether of the gradient) -> columns
 _LOSS_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # unit -> power of the loss scale
 _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("layers") if each.unit in _LOSS_POWERS}
-_GLOBAL_PRE_HOOKS: Final[dict[int, Any]] = module_hooks._global_forward_pre_hooks
 _COMPILE_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 _SEVERAL_BACKWARD_PASSES = (
     "gradients of layer outputs: several backward passes went through one forward pass; those of the last backward "
@@ -103,7 +102,8 @@ class LayerRecorder:
         self._tape: Tape | None = tape
         self._selection, self._guard, self._stopwatch, self._recorder = selection, guard, stopwatch, recorder
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
-        self._idle_hook = RemovableHandle(_GLOBAL_PRE_HOOKS)
+        self._idle_listener = _IdleListener(self)
+        self._waits = False  # for the next training pass, while idle
         self.is_idle = False  # only the next training pass is waited for
         self._warning_filter: Any = None
         self.due_groups: frozenset[str] = frozenset()  # measured at the coming step; empty if it is not recorded
@@ -151,8 +151,7 @@ class LayerRecorder:
 
     def _register_hooks(self) -> None:
         self._remove_hooks()
-        module_hooks.register_module_forward_pre_hook(self._pre_hook)
-        module_hooks.register_module_forward_hook(self._forward_hook, with_kwargs=True, always_call=True)
+        listen_to_modules(self)
         self.is_idle = False
 
     def go_idle(self) -> None:
@@ -161,22 +160,19 @@ class LayerRecorder:
         In a small step, hooks on every module call take longer than recording may. Once something has been compiled
         the hooks stay, because removing them would cause recompilation.
         """
-        is_done = self._idle_hook.id in _GLOBAL_PRE_HOOKS if self.is_idle else self._tape is not None
+        is_done = self._waits if self.is_idle else self._tape is not None
         if is_done or not self.is_attached or _has_compiled():
             return
         if not self.is_idle:
             self._remove_hooks()
             self.is_idle = True
-        _GLOBAL_PRE_HOOKS[self._idle_hook.id] = self._idle_pre_hook  # half the time of torch's register function
+        listen_to_modules(self._idle_listener)
+        self._waits = True
 
     def _remove_hooks(self) -> None:
-        # searched for instead of kept, because an interrupt may come before a handle is stored
-        for hooks in (_GLOBAL_PRE_HOOKS, module_hooks._global_forward_hooks):
-            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
-                hooks.pop(key, None)
-                # torch leaves these behind, and then believes that there are global hooks
-                module_hooks._global_forward_hooks_always_called.pop(key, None)
-                module_hooks._global_forward_hooks_with_kwargs.pop(key, None)
+        stop_listening(self)
+        stop_listening(self._idle_listener)
+        self._waits = False
 
     def start_step(self, record: int | None) -> None:
         """Begin a new step.
@@ -213,10 +209,8 @@ class LayerRecorder:
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
-    def _pre_hook(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Called by torch before the forward pass of any module."""
-        if torch.compiler.is_dynamo_compiling():
-            return
+    def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Called before the forward pass of any module."""
         if self._tape is not None:
             self._tape.on_module_start(module, args)
             if self._tape.is_done:
@@ -231,20 +225,21 @@ class LayerRecorder:
             if layer is not None:
                 self._start_layer(*layer)
 
-    def _idle_pre_hook(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def on_module_start_while_idle(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The only hook while steps are not recorded."""
         is_own = module is self._root or id(module) in self._layers
-        if torch.compiler.is_dynamo_compiling() or not (is_own and self.is_attached) or _should_ignore_call():
+        if not (is_own and self.is_attached) or _should_ignore_call():
             return
         begin = self._stopwatch.clock()
         if not is_in_backward_pass():
             self._recorder.on_layer_start()
         self._stopwatch.seconds += self._stopwatch.clock() - begin
         if self.is_idle and self._recorder.has_begun_step:
-            _GLOBAL_PRE_HOOKS.pop(self._idle_hook.id, None)
+            stop_listening(self._idle_listener)
+            self._waits = False
         else:  # a recorded step has begun, or only a gradient can show that this is training
             self._register_hooks()
-            self._pre_hook(module, args)
+            self.on_module_start(module, args)
 
     def _start_layer(self, layer: str, module: nn.Module) -> None:
         if not is_in_backward_pass():  # there, activation checkpointing repeats forward passes
@@ -254,13 +249,11 @@ class LayerRecorder:
         if "attention" in self.due_groups:
             self._guard("attention", self._hook_attention, layer, module)
 
-    def _forward_hook(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Called by torch after the forward pass of any module.
+    def on_module_end(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Called after the forward pass of any module.
 
         `rest` is the keyword arguments and the output; after a failed call torch leaves the keyword arguments out.
         """
-        if torch.compiler.is_dynamo_compiling():
-            return
         kwargs, output = rest if len(rest) == 2 else (None, None)
         layer = self._layers.get(id(module))
         is_model = module is self._root or (layer is None and self._is_compiled_model(module))
@@ -290,11 +283,12 @@ class LayerRecorder:
         if run is not None and output is not None and output.requires_grad and not output.is_leaf:
             output.register_hook(partial(self._gradient_hook, layer, run))
 
+    @run_as_is
     def _gradient_hook(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
         """Called by autograd with the gradient of a layer output."""
         if self._warning_filter is None:
             return  # the graph outlived the recording
-        with self._stopwatch:
+        with self._stopwatch, Outside():
             forward_pass, number = run
             if forward_pass.step == self._step and not forward_pass.is_taken:
                 what = "gradients of layer outputs"
@@ -320,7 +314,7 @@ class LayerRecorder:
 
         def on_coefficients(read: Callable[[], attention.Coefficients]) -> None:
             self._without_coefficients.discard(layer)
-            with self._stopwatch, torch.no_grad():
+            with self._stopwatch, Outside():
                 self._guard("attention entropy", self._measure_attention, layer, read)
 
         self._attention_hooks[layer] = attention.hook_coefficients(module, on_coefficients)
@@ -355,22 +349,27 @@ class LayerRecorder:
         forward_pass = self._pass
         if layer in forward_pass.runs and is_in_backward_pass():
             return None
-        channels = forward_pass.channels[layer] = channel_axis(module, output)
-        matrix = smoothing.as_rows(output.detach(), channels)
-        self.saw_float16 |= matrix.dtype is torch.float16
-        self.saw_low_precision |= is_low_precision(matrix)
+        forward_pass.channels[layer] = channel_axis(module, output)
+        self.saw_float16 |= output.dtype is torch.float16
+        self.saw_low_precision |= is_low_precision(output)
+        with Outside():  # where autocast is off
+            self._measure_matrix(layer, module, inputs, output)
+        self._runs += 1
+        forward_pass.runs[layer] = self._runs
+        return forward_pass, self._runs
+
+    def _measure_matrix(self, layer: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        forward_pass = self._pass
+        matrix = smoothing.as_rows(output.detach(), forward_pass.channels[layer])
         if "outputs" in self.due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
             if any(takes == "x, edges" for _, takes, _ in self._due_metrics):
-                edges, reason = self._edges.between_rows(module, inputs, output, channels)
+                edges, reason = self._edges.between_rows(module, inputs, output, forward_pass.channels[layer])
                 forward_pass.edges[layer] = edges
                 if reason:
                     self.notes.setdefault(f"edges of {layer}", f"what depends on edges, of {layer}: {reason}")
             self._measure_metrics(layer, matrix, forward_pass, is_gradient=False)
-        self._runs += 1
-        forward_pass.runs[layer] = self._runs
-        return forward_pass, self._runs
 
     def _measure(
         self, forward_pass: ForwardPass, into: dict[str, smoothing.Numbers | Row], layer: str, matrix: Tensor
@@ -418,6 +417,20 @@ class LayerRecorder:
         return forward_pass
 
 
+class _IdleListener:
+    """Hears of the next training pass while steps are not recorded."""
+
+    def __init__(self, recorder: LayerRecorder) -> None:
+        self._recorder = recorder
+
+    def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Called before the forward pass of any module."""
+        self._recorder.on_module_start_while_idle(module, args)
+
+    def on_module_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """Called after it."""
+
+
 def is_low_precision(output: Tensor) -> bool:
     """True if a layer has just computed this in less than single precision."""
     return output.dtype.itemsize < 4 or torch.is_autocast_enabled(output.device.type)
@@ -437,8 +450,7 @@ def _should_ignore_call() -> bool:
 
     A tracer must not see our operations, and `vmap` does not allow values to be read.
     """
-    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-    return is_traced or torch._C._functorch.peek_interpreter_stack() is not None or not torch.is_grad_enabled()
+    return not (torch.is_grad_enabled() and is_measurable_call())
 
 
 def _has_compiled() -> bool:

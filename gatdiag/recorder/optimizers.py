@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
 
 if TYPE_CHECKING:
     from gatdiag.recorder.recorder import Recorder
@@ -61,7 +61,6 @@ class OptimizerHooks:
         self._model_parameters: dict[int, nn.Parameter] = {}  # as of the last `refresh`
         self.stepped_in_backward = False
         self._saw_model_optimizer = False  # an optimizer that counts has made a step
-        self._handles: list[Any] = []
 
     @property
     def is_open(self) -> bool:
@@ -70,16 +69,11 @@ class OptimizerHooks:
 
     def attach(self) -> None:
         """Register the hooks."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._pre_hook),
-            register_optimizer_step_post_hook(self._post_hook),
-        ]
+        listen_to_optimizers(self)
 
     def detach(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        stop_listening(self)
 
     def on_forward_start(self) -> None:
         """Called before a forward pass: unless a closure runs it, it ends the open step."""
@@ -131,7 +125,8 @@ class OptimizerHooks:
         before = self._backward_passes
         return before is not None and self._counter.count() > before + 1
 
-    def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Called before a step of any optimizer."""
         if optimizer is self._skipping or (optimizer is self._last and self._can_skip(optimizer, args, kwargs)):
             self._skipping = optimizer
             self._running.append(id(optimizer))
@@ -194,7 +189,8 @@ class OptimizerHooks:
             self._guard.warn("gradients", _IN_BACKWARD)
         return is_in_backward_pass()
 
-    def _post_hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Called after a step of any optimizer."""
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))

@@ -21,6 +21,7 @@ from gatdiag.recorder.alarm import Alarm
 from gatdiag.recorder.backlog import Backlog, Observer, Sample
 from gatdiag.recorder.backward import BackwardPass, is_in_backward_pass
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.outside import Outside, never_compiled, run_as_is
 from gatdiag.recorder.layers import LayerRecorder
 from gatdiag.recorder.model import RecordingPlan, WatchedModel, find_static_layers
 from gatdiag.recorder.optimizers import (
@@ -243,7 +244,8 @@ class Recorder:
             self._guard.warn(
                 "steps",
                 "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
-                "If your optimizer is not a torch.optim.Optimizer, call recorder.step() before it updates the weights",
+                "If your optimizer is not a torch.optim.Optimizer, or makes its steps inside of code compiled by "
+                "torch.compile, call recorder.step() before it updates the weights, outside of compiled code",
             )
         elif (
             self._counter.records
@@ -259,6 +261,7 @@ class Recorder:
 
     # --- public methods -----------------------------------------------------------------------------------------------
 
+    @never_compiled
     def log(self, /, *mappings: Mapping[Any, Any], **scalars: Any) -> None:
         """Log scalars of a step, such as losses and accuracies: `log(loss=loss)` or `log({"loss": loss})`.
 
@@ -301,6 +304,7 @@ class Recorder:
             weights = backlog.plan.weights
             self._guard("best parameters", self._writer.update_best, *best, float(values[best[0]]), step, weights)
 
+    @never_compiled
     def diagnosis(self) -> "Diagnosis":
         """Diagnose the training so far, as `gatdiag.diagnose` does.
 
@@ -333,17 +337,19 @@ class Recorder:
             return Diagnosis()
         if self not in _active or self._process != os.getpid():
             return diagnose(self.folder)
-        with self._stopwatch, torch.inference_mode(mode=False), torch.no_grad():
+        with self._stopwatch, Outside():
             self._measure_backlog(self._counter.last_step)
             if self._backlog is not None:
                 self._write_signals(at_once=True)
         facts = Facts(self._writer.read_run(self._counter.step))
         return run_checks(facts) if not codes or has_finding(facts, codes) else Diagnosis()
 
+    @never_compiled
     def note(self, text: str) -> None:
         """Add a note to the run, which the report shows."""
         self._guard.messages.setdefault(text, text)
 
+    @never_compiled
     def step(self, number: int | None = None) -> AbstractContextManager[Any]:
         """Announce a step of an optimizer that is not a `torch.optim.Optimizer`.
 
@@ -385,7 +391,8 @@ class Recorder:
     def on_layer_end(self, layer: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Called after a layer has run."""
         if self._signals.is_inspected and self._is_recorded_training:
-            self._guard("signals", self._signals.on_layer, layer, module, inputs)
+            with Outside():
+                self._guard("signals", self._signals.on_layer, layer, module, inputs)
 
     def on_gradient(self) -> None:
         """Called in the backward pass, with the gradient of a layer's or the model's output just computed."""
@@ -396,12 +403,16 @@ class Recorder:
     def _watch_backward_pass(self, backlog: Backlog) -> None:
         self._backward_pass.begin(backlog.plan.weights.flat.tensors)
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: self._guard("gradient norms before clipping", self._on_backward_end))
+        engine.queue_callback(self._on_last_gradient)
+
+    @run_as_is
+    def _on_last_gradient(self) -> None:
+        self._guard("gradient norms before clipping", self._on_backward_end)
 
     def _on_backward_end(self) -> None:
         if self._backlog is None:
             return
-        with self._stopwatch, torch.no_grad():
+        with self._stopwatch, Outside():
             self._backward_pass.on_end(self._backlog.plan.weights.flat)
             if not (self._counter.steps or self._steps.is_open or self._steps.stepped_in_backward):
                 is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
@@ -414,7 +425,8 @@ class Recorder:
             self._model.on_forward((args, kwargs))
             if self._is_recorded_training:
                 self._guard("this step", self._add_unfrozen)
-                self._guard("signals", self._signals.on_forward, args, kwargs, output)
+                with Outside():
+                    self._guard("signals", self._signals.on_forward, args, kwargs, output)
 
     # --- called by hooks of optimizers --------------------------------------------------------------------------------
 
@@ -423,9 +435,10 @@ class Recorder:
         self._step_optimizers = optimizers  # optimizers that join are appended to this list
         with self._stopwatch:
             self._model.on_step(self._counter.step)
-            self._guard("this step", self._open_step, optimizers)
-            if self._counter.record is not None:
-                self._guard("signals", self._signals.before_step, optimizers, self._sample)
+            with Outside():
+                self._guard("this step", self._open_step, optimizers)
+                if self._counter.record is not None:
+                    self._guard("signals", self._signals.before_step, optimizers, self._sample)
         self.go_idle()  # the next training pass closes the step if an exception prevents its end
 
     def go_idle(self) -> None:
@@ -441,12 +454,12 @@ class Recorder:
 
     def on_optimizer_joined(self, optimizer: Optimizer) -> None:
         """Called when another optimizer takes part in the open step."""
-        with self._stopwatch, torch.no_grad():
+        with self._stopwatch, Outside():
             self._guard("this step", self._join_step, optimizer)
 
     def on_step_end(self) -> None:
         """Called at the end of a step, after the weights have moved."""
-        with self._stopwatch:
+        with self._stopwatch, Outside():
             self._guard("this step", self._close_step)
             if self._counter.record is not None and self._backlog is not None:
                 self._guard("signals", self._write_signals)
@@ -456,7 +469,7 @@ class Recorder:
         self._counter.advance()
         if self._counter.record is None:
             self._backward_pass.take()  # drop it: another loss's backward pass may have run before this step ended
-        with self._stopwatch:
+        with self._stopwatch, Outside():
             self._check_for_errors()
             self._start_step()
             self.go_idle()

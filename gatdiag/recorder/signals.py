@@ -27,6 +27,7 @@ from gatdiag.recorder.batches import Batches
 from gatdiag.recorder.channels import channel_axis
 from gatdiag.recorder.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.outside import Outside
 from gatdiag.recorder.layers import first_tensor, is_low_precision
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
@@ -155,8 +156,8 @@ class Signals:
             rows = as_rows(o.detach(), channels)
             self._when_on_host(self._note_output, rows, operation, is_over_rows)
         if o.requires_grad and not o.is_leaf:
-            hook = partial(self._on_output_gradient, o.detach(), channels, self._step, batch)
-            o.register_hook(partial(self._guard, "signals", hook))
+            given = o.detach(), channels, self._step, batch
+            o.register_hook(partial(self._guard, "signals", self._measure_output_gradient, *given))
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
@@ -197,6 +198,10 @@ class Signals:
             "is_rough": is_low_precision(o),
         }
         self._has_changed = True
+
+    def _measure_output_gradient(self, *given: Any) -> None:
+        with Outside():
+            self._on_output_gradient(*given)
 
     def _on_output_gradient(self, o: Tensor, channels: int, step: int, batch: int, gradient: Tensor) -> None:
         """Called at the beginning of the backward pass."""

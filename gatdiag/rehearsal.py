@@ -17,8 +17,8 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
-from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.inspection import graph_leaves
+from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.isolation import preserve_random_state

@@ -45,7 +45,7 @@ from gatdiag.structure.layers import Structure
 from gatdiag.structure.tensors import tensor_arguments, walk
 
 _MOST_CALLS = 2  # of one module that are traced: in the first step of a recurrent cell the state is zero
-_EMPTY = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
+_EMPTY = frozenset(["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"])
 _COMPILED = "_functorch/_aot_autograd/runtime_wrappers.py"  # in which the results of torch.compile run
 _INFRASTRUCTURE = (
     torch._C._TorchDispatchModeKey.FAKE,

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import torch
 
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.measure.layers import build_columns
@@ -95,7 +94,6 @@ class SampleBuffer:
         """Number of samples that wait."""
         return len(self._samples)
 
-    @torch.no_grad()
     def take_weights(self, sample: Sample) -> None:
         """Copy the weights before they move; measure the sample of a large model."""
         flat = self.plan.parameters.flat
@@ -107,7 +105,6 @@ class SampleBuffer:
             self._steps.forget_change()
         sample.weights = flat.weights() if sample.record is not None or not flat.is_large else ()
 
-    @torch.no_grad()
     def take_weights_after(self, sample: Sample) -> None:
         """Copy the weights after they have moved."""
         flat = self.plan.parameters.flat
@@ -143,7 +140,6 @@ class SampleBuffer:
         is_full = len(self._samples) >= _MAX_SAMPLES or self._bytes >= _MAX_BYTES
         return is_full or self._is_urgent or time.monotonic() - self._since >= self._seconds
 
-    @torch.no_grad()
     def measure(self, before: int) -> None:
         """Measure and write all samples, and the rows of `steps` before this step."""
         done = {id(sample) for samples, _ in self._measured for sample in samples}

@@ -7,6 +7,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
+from gatdiag.recorder.hooks.outside import run_as_is
+
 _NOT_USER_CODE: Final = ("gatdiag", "torch", "torch_geometric")
 
 
@@ -28,6 +30,7 @@ class Guard:
     def __init__(self) -> None:
         self.messages: dict[str, str] = {}
 
+    @run_as_is
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The function's result, or None if it raised an Exception; an interrupt propagates.
 

@@ -131,7 +131,9 @@ class Inspection:
             self._edges[layer] = found
             self._has_changed = True
 
-    def on_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Output | None:
+    def on_forward(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any, *, is_autocast: bool
+    ) -> Output | None:
         """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
         inputs = [(name, x) for key, item in named for name, x in named_tensors(item, key) if x.layout is torch.strided]
@@ -142,7 +144,7 @@ class Inspection:
         if o is None:
             return None
         if not self._graph:
-            self._inspect_graph(o, [x for _, x in inputs])
+            self._inspect_graph(o, [x for _, x in inputs], is_autocast=is_autocast)
         channels = channel_axis(self._model, o)
         if self.is_due:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
@@ -172,7 +174,7 @@ class Inspection:
             self._inputs = [{**criterion.describe_broken_input(name, shape, broken), "step": step}, *self._inputs]
             self._has_changed = True
 
-    def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor]) -> None:
+    def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor], *, is_autocast: bool) -> None:
         """Find the parameters that the output does not depend on, and leaves that are neither parameters nor inputs."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         given = {id(leaf) for x in inputs for leaf in (x, *graph_leaves(x))}  # adversarial noise, another network
@@ -186,7 +188,7 @@ class Inspection:
             "has_graph": o.grad_fn is not None,
             "unreached": sorted(names[key] for key in self._unreached),
             "foreign_leaves": 0,
-            "is_rough": is_low_precision(o),
+            "is_rough": is_low_precision(o, is_autocast=is_autocast),
         }
         self._has_changed = True
 

@@ -17,6 +17,7 @@ from gatdiag.recorder import meta
 from gatdiag.recorder.alarm import Alarm
 from gatdiag.recorder.buffer import Observer
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.hooks.outside import never_compiled
 from gatdiag.recorder.plan import find_static_layers
 from gatdiag.recorder.scalars import are_plain, flatten
 from gatdiag.recorder.settings import Settings
@@ -180,7 +181,8 @@ class Recorder:
             self._guard.warn(
                 "steps",
                 "no step of an optimizer that holds parameters of this model was seen, so nothing was recorded. "
-                "If your optimizer is not a torch.optim.Optimizer, call recorder.step() before it updates the weights",
+                "If your optimizer is not a torch.optim.Optimizer, or makes its steps inside of code compiled by "
+                "torch.compile, call recorder.step() before it updates the weights, outside of compiled code",
             )
         elif (
             steps.counter.records
@@ -205,6 +207,7 @@ class Recorder:
 
     # --- public methods -----------------------------------------------------------------------------------------------
 
+    @never_compiled
     def log(self, /, *mappings: Mapping[Any, Any], **scalars: Any) -> None:
         """Log scalars of a step, such as losses and accuracies: `log(loss=loss)` or `log({"loss": loss})`.
 
@@ -228,6 +231,7 @@ class Recorder:
                     self._guard(f"logged values ({type(mapping).__name__})", given.update, flatten(mapping))
             steps.scalars.log(given, steps.step_of_log)
 
+    @never_compiled
     def diagnosis(self) -> "Diagnosis":
         """Diagnose the training so far, as `gatdiag.diagnose` does.
 
@@ -261,15 +265,16 @@ class Recorder:
         if self not in _active or self._process != os.getpid():
             return diagnose(self.folder)
         counter = self._steps.counter
-        with torch.inference_mode(mode=False), torch.no_grad():
-            self._steps.write_waiting(counter.last_step)
+        self._steps.write_waiting(counter.last_step)
         facts = Facts(self._writer.read_run(counter.step))
         return run_checks(facts) if not codes or has_finding(facts, codes) else Diagnosis()
 
+    @never_compiled
     def note(self, text: str) -> None:
         """Add a note to the run, which the report shows."""
         self._guard.messages.setdefault(text, text)
 
+    @never_compiled
     def step(self, number: int | None = None) -> AbstractContextManager[Any]:
         """Announce a step of an optimizer that is not a `torch.optim.Optimizer`.
 

@@ -25,7 +25,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
 from gatdiag.recorder.hooks.modules import ModuleHooks
 from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scaler, output_unscale, parameter_unscale
-from gatdiag.recorder.hooks.outside import outside_of_modes
+from gatdiag.recorder.hooks.outside import Outside, run_as_is
 from gatdiag.recorder.inspection import Inspection, Output
 from gatdiag.recorder.measure.layers import LayerMeasurer, LayerRun
 from gatdiag.recorder.measure.parameters import are_equal, are_finite, measure_pieces
@@ -61,11 +61,13 @@ def _contained(
     def decorate(
         method: Callable[Concatenate["StepRecorder", _P], _T],
     ) -> Callable[Concatenate["StepRecorder", _P], _T | None]:
+        @run_as_is
         @wraps(method)
         def contained(self: "StepRecorder", *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
             if self.process != os.getpid():
                 return None
-            with self.stopwatch, outside_of_modes():
+            self.is_autocast = torch._C._is_any_autocast_enabled()
+            with self.stopwatch, Outside():
                 found: _T | None = self.guard(what, method, self, *args, **kwargs)
                 return found
 
@@ -118,6 +120,7 @@ class StepRecorder:
         self.buffer: SampleBuffer | None = None
         self.has_begun_step = False
         self.process = os.getpid()
+        self.is_autocast = False  # whether the hook was called under autocast
         self._writer: Writer | None = None
         self._has_planned = False  # even if it failed
         self._was_traced_in_training = False
@@ -233,8 +236,7 @@ class StepRecorder:
             return None
         if self._sample is not None and self._root.training and self.inspection.is_due and not is_in_backward_pass():
             self.guard("signals", self.inspection.on_layer, layer, module, inputs)
-        with torch.no_grad():
-            return self.layers.on_end(layer, module, inputs, returned)
+        return self.layers.on_end(layer, module, inputs, returned, is_autocast=self.is_autocast)
 
     @_contained("signals")
     def on_model_end(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
@@ -245,7 +247,7 @@ class StepRecorder:
         if self._sample is None or not self._root.training or is_in_backward_pass():
             return
         self.guard("this step", self._add_unfrozen)
-        found = self.inspection.on_forward(args, kwargs, output)
+        found = self.inspection.on_forward(args, kwargs, output, is_autocast=self.is_autocast)
         o = first_tensor(output)
         if o is not None and found is not None and o.requires_grad and not o.is_leaf:
             o.register_hook(partial(self.on_model_gradient, found))
@@ -255,14 +257,12 @@ class StepRecorder:
         """The gradient of the model's output has been computed: a backward pass has begun."""
         self._on_gradient()
         if self._sample is not None and self.modules.is_attached:
-            with torch.no_grad():
-                self.inspection.on_output_gradient(output, gradient)
+            self.inspection.on_output_gradient(output, gradient)
 
     @_contained("gradients of layer outputs")
     def on_output_gradient(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
         """The gradient of a layer's output has been computed."""
-        with torch.no_grad():
-            self.layers.on_gradient(layer, run, gradient)
+        self.layers.on_gradient(layer, run, gradient)
         self._on_gradient()
 
     def _on_gradient(self) -> None:
@@ -270,11 +270,10 @@ class StepRecorder:
         sample, flat = self._sample, self._sampled()
         if sample is None or not self._backward_passes.begin(flat.tensors):
             return
-        with torch.no_grad():
-            if self.inspection.on_backward_start(flat.tensors):
-                sample.loss = []
-            if (loss := find_loss()) is not None:
-                sample.loss.append(loss)
+        if self.inspection.on_backward_start(flat.tensors):
+            sample.loss = []
+        if (loss := find_loss()) is not None:
+            sample.loss.append(loss)
 
     def _sampled(self) -> FlatParameters:
         """The parameters that samples are taken of; all, as long as there is no plan."""
@@ -289,11 +288,10 @@ class StepRecorder:
         if self._sample is None:
             return
         flat = self._sampled()
-        with torch.no_grad():
-            if flat.is_large:
-                self._raw_norms = measure_pieces(flat, [flat.gradients()])[0]
-            else:
-                self._raw = flat.gradients()
+        if flat.is_large:
+            self._raw_norms = measure_pieces(flat, [flat.gradients()])[0]
+        else:
+            self._raw = flat.gradients()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -325,7 +323,6 @@ class StepRecorder:
         gradients = [found for tensor in buffer.plan.parameters.flat.tensors if (found := tensor.grad) is not None]
         return all(gradient.is_cpu for gradient in gradients) and not are_finite(gradients)
 
-    @torch.no_grad()
     def _fill_before(
         self, sample: Sample, buffer: SampleBuffer, optimizers: Sequence[Optimizer], *, predicts: bool
     ) -> None:
@@ -362,10 +359,9 @@ class StepRecorder:
         if sample is None:
             return
         flat = buffer.plan.parameters.flat
-        with torch.no_grad():
-            flat.join(sample, {*held_by(optimizer)}, parameter_unscale([optimizer]))
-            if buffer.plan.law_measurer is not None:
-                buffer.plan.law_measurer.predict(sample, optimizer)
+        flat.join(sample, {*held_by(optimizer)}, parameter_unscale([optimizer]))
+        if buffer.plan.law_measurer is not None:
+            buffer.plan.law_measurer.predict(sample, optimizer)
 
     @_contained("this step")
     def on_closure_loss(self, loss: Any) -> None:

@@ -13,7 +13,6 @@ from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import duplicate, map_tensors
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.isolation import disable_fast_paths, preserve_random_state, working_precision
-from gatdiag.structure.program import Program
 from gatdiag.structure.tensors import all_tensors
 
 T = TypeVar("T")
@@ -62,8 +61,7 @@ class Replica:
         def call() -> Any:
             args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
             try:
-                is_program = len(args) == 1 and isinstance(args[0], Program)
-                return args[0].run(self.model) if is_program else self.model(*args, **kwargs)
+                return self.model(*args, **kwargs)
             except GatdiagError:
                 raise
             except Exception as error:
@@ -139,7 +137,7 @@ def replicate(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         model: Any module. Wrappers of `torch.compile` and data parallelism are removed, so that names are those of the
             model inside.
         args: Positional inputs of the forward pass: tensors, sparse tensors, graphs (`Data`, `HeteroData`, `Batch`),
-            and containers of them. Or a single `Program`, which is replayed in place of the forward pass.
+            and containers of them.
         kwargs: Keyword inputs of the forward pass.
 
     Returns:

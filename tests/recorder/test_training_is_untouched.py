@@ -242,13 +242,13 @@ def test_an_interrupt_while_hooks_are_registered_leaves_none(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(modules, "has_compiled", lambda: False)  # as other tests may have
-    register, model, data = module_hooks.register_module_forward_hook, Gat(), graph()
+    register, model, data = modules.listen_to_modules, Gat(), graph()
     before = hooks()
     with pytest.raises(KeyboardInterrupt), gatdiag.watch(model, tmp_path / "run", every=3):
         for step in range(4):
             train_step(model, data, sgd(model))
             if step == 1:  # the hooks are gone until the next recorded step
-                monkeypatch.setattr(module_hooks, "register_module_forward_hook", interrupted)
+                monkeypatch.setattr(modules, "listen_to_modules", interrupted)
     assert hooks() == before
 
 

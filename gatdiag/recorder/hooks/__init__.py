@@ -2,5 +2,7 @@
 
 - `listener`: the events
 - `modules`: calls of the model and its layers, and gradients of their outputs; `attention`: attention coefficients
-- `optimizers`: steps; `backward`: backward passes, and what they began with
+- `optimizers`: steps; `backward`: backward passes, what they began with, and their loss
+- `registry`: one function in each of torch's tables of global hooks, which calls the recorders of this process
+- `outside`: our tensor operations are not seen by the user's modes, and our functions not by the compiler
 """

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatdiag.recorder.hooks.outside import run_as_is
+
 
 def is_in_backward_pass() -> bool:
     """True inside a backward pass, where activation checkpointing repeats forward passes."""
@@ -28,6 +30,7 @@ class BackwardCounter:
         engine.run_backward((self._probe,), (self._one,), False, False, (), accumulate_grad=True)
         return self._number
 
+    @run_as_is
     def _read(self, _: Tensor) -> None:
         self._number = torch._C._current_graph_task_id()
 
@@ -55,6 +58,7 @@ class BackwardPasses:
         self._number = number
         before = versions(parameter.grad for parameter in parameters)
 
+        @run_as_is
         def on_end() -> None:
             if versions(parameter.grad for parameter in parameters) != before:  # `torch.autograd.grad` changes none
                 self._on_end()
@@ -62,7 +66,7 @@ class BackwardPasses:
         # queued once more from within, so that it comes after the reduction of DistributedDataParallel, which queues
         # itself later in the pass than we do
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: engine.queue_callback(on_end))
+        engine.queue_callback(run_as_is(lambda: engine.queue_callback(on_end)))
         return True
 
 

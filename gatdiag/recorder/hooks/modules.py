@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_hooks
 
 from gatdiag.laws.live import ForwardTrace
 from gatdiag.recorder.hooks.backward import is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
+from gatdiag.recorder.hooks.outside import is_measurable_call, run_as_is
+from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.tensors import first_tensor
 
-_PRE_HOOKS: Final[dict[int, Any]] = torch_hooks._global_forward_pre_hooks
 _COMPILE_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
 
 
@@ -66,7 +66,7 @@ class ModuleHooks:
 
     def detach(self) -> None:
         """Remove the hooks. May be called twice."""
-        self._remove()
+        stop_listening(self)
         self._layers = {}
         self.end_trace()
         if self._warning_filter in warnings.filters:
@@ -86,49 +86,29 @@ class ModuleHooks:
 
     def listen(self) -> None:
         """Report all calls: the coming step is recorded."""
-        self._remove()
-        torch_hooks.register_module_forward_pre_hook(self._pre_hook)
-        torch_hooks.register_module_forward_hook(self._forward_hook, with_kwargs=True, always_call=True)
+        self._is_waiting = False
+        listen_to_modules(self)
 
     def wait(self) -> None:
         """Report the next training pass only, by which logged values are assigned to steps.
 
-        Once something has been compiled all hooks stay, because removing them would compile it again.
+        Once something has been compiled all calls are reported, because removing the hooks would compile it again.
         """
         if self.is_attached and self.trace is None and not has_compiled():
-            self._remove()
-            torch_hooks.register_module_forward_pre_hook(self._waiting_pre_hook)
             self._is_waiting = True
-
-    def _remove(self) -> None:
-        # searched for instead of kept, because an interrupt may come before a handle is stored
-        for hooks in (_PRE_HOOKS, torch_hooks._global_forward_hooks):
-            for key in [key for key, hook in [*hooks.items()] if getattr(hook, "__self__", None) is self]:
-                hooks.pop(key, None)
-                # torch leaves these behind, and then believes that there are global hooks
-                torch_hooks._global_forward_hooks_always_called.pop(key, None)
-                torch_hooks._global_forward_hooks_with_kwargs.pop(key, None)
-        self._is_waiting = False
+            listen_to_modules(self)
 
     def _is_own(self, module: nn.Module) -> bool:
         return self.is_attached and (module is self._root or id(module) in self._layers)
 
-    def _waiting_pre_hook(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_dynamo_compiling() or not self._is_own(module) or _should_ignore_call():
+    def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Called before the forward pass of any module."""
+        is_own = self._is_own(module)
+        if self._is_waiting:
+            if is_own and not _should_ignore_call():
+                self._end_waiting(module, args)
             return
-        if not is_in_backward_pass():
-            self._listener.on_training()
-        if self._is_waiting and self._listener.has_begun_step:
-            self._remove()
-        else:  # a recorded step has begun, or only a gradient can show that this is training
-            self.listen()
-            self._pre_hook(module, args)
-
-    def _pre_hook(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
-        """Called by torch before the forward pass of any module."""
-        if torch.compiler.is_dynamo_compiling():
-            return
-        if self._is_own(module) and not _should_ignore_call():
+        if is_own and not _should_ignore_call():
             is_repeated = is_in_backward_pass()  # activation checkpointing repeats forward passes there
             if not is_repeated:
                 self._listener.on_training()
@@ -139,18 +119,22 @@ class ModuleHooks:
         if self.trace is not None and id(module) in self._traced and not _should_ignore_call():
             self.trace.enter(module)
 
-    def _forward_hook(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Called by torch after the forward pass of any module.
+    def _end_waiting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not is_in_backward_pass():
+            self._listener.on_training()
+        if self._is_waiting and self._listener.has_begun_step:
+            stop_listening(self)
+        else:  # a recorded step has begun, or only a gradient can show that this is training
+            self.listen()
+            self.on_module_start(module, args)
 
-        `rest` is the keyword arguments and the output; after a failed call torch leaves the keyword arguments out.
-        """
-        if torch.compiler.is_dynamo_compiling():
-            return
+    def on_module_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """Called after the forward pass of any module; `rest` is keyword arguments and output, or None if it failed."""
         has_failed = len(rest) != 2
         kwargs, output = ({}, None) if has_failed else rest
         if self.trace is not None and id(module) in self._traced:
             self.trace.leave(module, output)
-        if _should_ignore_call():
+        if self._is_waiting or not self.is_attached or _should_ignore_call():
             return
         if (layer := self._layers.get(id(module))) is not None:
             self._end_layer(*layer, (*args, *kwargs.values()), output)
@@ -168,6 +152,7 @@ class ModuleHooks:
         if output is not None and output.requires_grad and not output.is_leaf:
             output.register_hook(partial(self._gradient_hook, layer, run))
 
+    @run_as_is
     def _gradient_hook(self, layer: str, run: Any, gradient: Tensor) -> None:
         """Called by autograd with the gradient of a layer output."""
         if self.is_attached:  # otherwise the graph has outlived the recording
@@ -175,12 +160,7 @@ class ModuleHooks:
 
 
 def _should_ignore_call() -> bool:
-    """True if gradients are off, or if the call is traced, compiled or inside `torch.func` transforms such as `vmap`.
-
-    A tracer must not see our operations, and `vmap` does not allow values to be read.
-    """
-    is_traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-    return is_traced or torch._C._functorch.peek_interpreter_stack() is not None or not torch.is_grad_enabled()
+    return not (torch.is_grad_enabled() and is_measurable_call())
 
 
 def has_compiled() -> bool:

@@ -16,12 +16,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
+from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
 
 _IN_BACKWARD = (
     "the optimizer steps inside the backward pass, where gradients never all exist at the same time, so these steps "
@@ -56,7 +56,6 @@ class OptimizerHooks:
         self._model_parameters: dict[int, nn.Parameter] = {}  # as of the last `refresh`
         self.stepped_in_backward = False
         self._saw_model_optimizer = False  # an optimizer that counts has made a step
-        self._handles: list[Any] = []
 
     @property
     def is_open(self) -> bool:
@@ -65,16 +64,11 @@ class OptimizerHooks:
 
     def attach(self) -> None:
         """Register the hooks."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._pre_hook),
-            register_optimizer_step_post_hook(self._post_hook),
-        ]
+        listen_to_optimizers(self)
 
     def detach(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        stop_listening(self)
 
     def on_forward_start(self) -> None:
         """Called before a forward pass: unless a closure runs it, it ends the open step."""
@@ -122,7 +116,8 @@ class OptimizerHooks:
         before = self._backward_passes
         return before is not None and self._counter.count() > before + 1
 
-    def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Called before a step of any optimizer."""
         if self._only is None:
             counts = self.holds_model_parameters(optimizer)
         else:
@@ -173,7 +168,8 @@ class OptimizerHooks:
             self._guard.warn("gradients", _IN_BACKWARD)
         return is_in_backward_pass()
 
-    def _post_hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Called after a step of any optimizer."""
         if id(optimizer) not in self._running:
             return
         self._running.remove(id(optimizer))

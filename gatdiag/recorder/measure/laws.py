@@ -66,7 +66,6 @@ class LawMeasurer:
             sample.updates = None
             self.prediction_error = self.prediction_error or str(error)
 
-    @torch.no_grad()
     def measure(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, Any]]:
         """The samples that have rows, and their columns, (samples, laws)."""
         used = [sample for sample in samples if self.is_due(sample.record) or sample.updates is not None]

@@ -25,6 +25,7 @@ from gatdiag.quantities import Metric, columns, metric_functions
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks import attention
 from gatdiag.recorder.hooks.backward import is_in_backward_pass
+from gatdiag.recorder.hooks.outside import Outside
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import Edges
 from gatdiag.recorder.samples import ForwardPass
@@ -111,11 +112,16 @@ class LayerMeasurer:
         if "attention" in self._due_groups:
             self._guard("attention", self._hook_attention, layer, module)
 
-    def on_end(self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any) -> LayerRun | None:
+    def on_end(
+        self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any, *, is_autocast: bool
+    ) -> LayerRun | None:
         """Measure an output; returns what `on_gradient` needs, None if its gradient is not wanted."""
         output = first_tensor(returned)
         if isinstance(returned, Mapping) and f"output of {layer}" not in self.notes:
             self._note_dict_output(layer, returned)
+        if output is not None:
+            self.saw_float16 |= output.dtype is torch.float16
+            self.saw_low_precision |= is_low_precision(output, is_autocast=is_autocast)
         return self._measure_output(layer, module, inputs, output)
 
     def on_gradient(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
@@ -155,7 +161,7 @@ class LayerMeasurer:
 
         def on_coefficients(read: Callable[[], attention.Coefficients]) -> None:
             self._without_coefficients.discard(layer)
-            with torch.no_grad():
+            with Outside():
                 self._guard("attention entropy", self._measure_attention, layer, read)
 
         self._attention_hooks[layer] = attention.hook_coefficients(module, on_coefficients)
@@ -188,8 +194,6 @@ class LayerMeasurer:
             return None
         channels = forward_pass.channels[layer] = channel_axis(module, output)
         matrix = smoothing.as_rows(output.detach(), channels)
-        self.saw_float16 |= matrix.dtype is torch.float16
-        self.saw_low_precision |= is_low_precision(matrix)
         if "outputs" in self._due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
         if self._due_metrics:
@@ -220,9 +224,9 @@ class LayerMeasurer:
                 values |= metric.by_column(found)
 
 
-def is_low_precision(output: Tensor) -> bool:
+def is_low_precision(output: Tensor, *, is_autocast: bool) -> bool:
     """True if a layer has just computed this in less than single precision."""
-    return output.dtype.itemsize < 4 or torch.is_autocast_enabled(output.device.type)
+    return output.dtype.itemsize < 4 or is_autocast
 
 
 def build_columns(

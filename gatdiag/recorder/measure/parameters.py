@@ -114,7 +114,6 @@ class ParameterMeasurer:
         """Name -> current values; dtypes that NumPy lacks become float32."""
         return {name: _to_numpy(parameter) for name, parameter in zip(self.names, self.tensors, strict=True)}
 
-    @torch.no_grad()
     def before(self, samples: Sequence[Sample], guard: Callable[..., Any], columns: frozenset[str]) -> ParameterColumns:
         """Measure several steps together, as they were before the weights moved.
 
@@ -151,7 +150,6 @@ class ParameterMeasurer:
         masked = {name: self._mask(*of_column) for name, of_column in found.items() if name in columns}
         return ParameterColumns(masked, norms, gradient_norms, relative)
 
-    @torch.no_grad()
     def after(
         self,
         found: ParameterColumns,

@@ -1,6 +1,7 @@
 """What stands in several places agrees: bounds, tested versions, the README's commands."""
 
 import re
+import shlex
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from typer.testing import CliRunner
+
+from gatdiag.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -69,16 +73,26 @@ def test_the_readme_has_the_commands_that_ci_runs(name, words):
     assert f"readme_command {name}" in (ROOT / ".ci" / "run").read_text()
 
 
+def follow(readme, names):
+    """Run the examples of the README in their order, but commands for a checkout."""
+    for kind, text in re.findall(r"^(?<!-->\n)```(python|sh)\n(.+?)^```$", readme, re.MULTILINE | re.DOTALL):
+        if kind == "python":
+            exec(compile(text, "README.md", "exec"), names)
+        for line in text.splitlines() if kind == "sh" else ():
+            command, *arguments = shlex.split(line, comments=True)
+            done = CliRunner(env={"COLUMNS": "100"}).invoke(app, arguments)
+            assert (command, done.exit_code) in {("gatdiag", 0), ("gatdiag", 1)}, f"{line}: {done.stderr}"
+            names.setdefault("shown", {})[arguments[0]] = done.stdout
+
+
 @pytest.mark.slow
-def test_the_readme_examples_run_as_they_stand_and_once_more(capsys, tmp_path, monkeypatch):
+def test_the_readme_runs_from_top_to_bottom_in_an_empty_folder_and_once_more(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.+?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    expected = re.findall(r"^print\(.+\)  # (.+)$", "\n".join(blocks), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    expected = re.findall(r"^print\(.+\)  # (.+)$", readme, re.MULTILINE)
     for place in ("", "-2"):  # a second run is written beside the first
         names = {}
-        for block in blocks:
-            exec(compile(block, "README.md", "exec"), names)
+        follow(readme if not place else re.sub(r"^```sh\n.+?^```$", "", readme, flags=re.MULTILINE | re.DOTALL), names)
         printed = capsys.readouterr()
         assert printed.out.splitlines() == expected
         assert names["recorder"].folder == names["run"].folder == tmp_path / f"runs/gat10{place}"
@@ -86,3 +100,16 @@ def test_the_readme_examples_run_as_they_stand_and_once_more(capsys, tmp_path, m
         assert [line for line in printed.err.splitlines() if "already holds" in line] == [
             f"gatdiag: {name} already holds a run: writing to {name}-2" for name in ("runs/gat10", "treatment") if place
         ]
+        if not place:
+            check_commands(readme, names["shown"])
+
+
+def check_commands(readme, shown):
+    """Each command is named, and the verdict shown is that which is printed, up to digits."""
+    (verdict,) = re.findall(r"^```text\n(.+?)^```$", readme, re.MULTILINE | re.DOTALL)
+    digits = r"[\d.⁰¹²³⁴⁵⁶⁷⁸⁹]+"
+    printed, said = (re.sub(digits, "#", " ".join(text.split())) for text in (shown["diagnose"], verdict))
+    assert printed.startswith(said)
+    every = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert {*shown} == every - {"demo", "sweep"}
+    assert all(f"`gatdiag {name} " in readme or f"gatdiag {name}\n" in readme for name in every - {*shown})

@@ -32,9 +32,11 @@ def count_dead(tensor: Tensor) -> tuple[int, int]:
     """Count the rows of a matrix that are all zero (dead neurons), and the columns.
 
     Example:
-        >>> count_dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
-        (1, 1)
+        >>> count_dead(torch.tensor([[3.0, 0.0], [0.0, 0.0]])), count_dead(torch.zeros(0, 4))
+        ((1, 1), (0, 0))
     """
+    if not tensor.numel():
+        return 0, 0
     rows = torch.atleast_1d(tensor.detach())
     matrix = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     return _count_zero_rows(matrix), _count_zero_rows(matrix.T)

@@ -102,7 +102,10 @@ def _check_target(checkpoint: Checkpoint, target: Path, *, in_place: bool) -> No
     if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise InputError(f"Expected the name of a file in an existing folder, got {format_path(target)}")
     if target.exists() and target.samefile(checkpoint.path) and not in_place:
-        raise InputError(f"{format_path(target)} is the checkpoint itself: give another name, or write it in place")
+        raise InputError(
+            f"{format_path(target)} is the checkpoint itself: give another name, or write it with in_place=True "
+            "(--in-place instead of a name)"
+        )
 
 
 def _round_to(name: str, old: Any, new: Tensor, remedy: str = "") -> Tensor:

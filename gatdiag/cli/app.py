@@ -1,6 +1,7 @@
 """All commands in one app, with errors as one line and an exit status."""
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -42,6 +43,17 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the gr
 }
 _MAX_LENGTH: Final = 300  # characters of the message of an internal error
 _FAILED: Final = 2
+_SYNONYMS: Final[Mapping[str, str]] = {  # what other programs call an option -> what it is called here
+    **dict.fromkeys(("--learning-rate", "--step-size"), "--lr"),
+    **dict.fromkeys(("--hidden-dim", "--hidden-channels", "--hidden-size", "--width"), "--hidden"),
+    **dict.fromkeys(("--num-layers", "--n-layers", "--depth"), "--layers"),
+    **dict.fromkeys(("--num-epochs", "--max-epochs"), "--epochs"),
+    **dict.fromkeys(("--output", "--output-dir", "--out-dir", "-o"), "--out"),
+    **dict.fromkeys(("--dataset", "--graph"), "--data"),
+    **dict.fromkeys(("--init",), "--initialization"),
+    **dict.fromkeys(("--wd",), "--weight-decay"),
+    **dict.fromkeys(("--force", "-f"), "--overwrite"),
+}
 _CLOSED_PIPE: Final = 128 + 13  # as of a program that SIGPIPE ends; 1 is that of --fail-on
 
 # What typer raises if a command line is wrong; it is of the copy of click that typer contains.
@@ -72,7 +84,7 @@ class _Group(TyperGroup):
                 error.show()
             else:
                 path = error.ctx.command_path if error.ctx else "gatdiag"
-                text = printable(" ".join(error.format_message().split()))
+                text = printable(" ".join(_suggest_synonym(error).format_message().split()))
                 is_question = text.endswith("?")
                 _print_error(f"{text} See {path} --help" if is_question else f"{text.rstrip('.')}: see {path} --help")
             status = error.exit_code
@@ -82,6 +94,14 @@ class _Group(TyperGroup):
         except SystemExit as error:  # click's, with status 1, after a broken pipe
             status = _CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else error.code
         sys.exit(status or 0)
+
+
+def _suggest_synonym(error: Any) -> Any:
+    """The error; if it is about an option that the command has under another name, with this name."""
+    meant = _SYNONYMS.get(getattr(error, "option_name", ""), "")
+    if error.ctx and any(meant in one.opts for one in error.ctx.command.params):
+        error.possibilities = [meant]
+    return error
 
 
 app = typer.Typer(
@@ -181,14 +201,15 @@ for _title, _commands in _COMMANDS.items():
 def main() -> None:
     """Run the command line. A reader that closes the pipe early, such as `head`, ends it quietly."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as after Ctrl-C, with the same message
+    if sys.stdout is None:  # closed from the start: printing has to fail
+        sys.stdout = io.TextIOWrapper(os.fdopen(os.open(os.devnull, os.O_RDONLY), "wb", 0), write_through=True)
     gc.set_threshold(100_000, 20, 50)  # garbage collection would take a sixth of the time of a short command
     try:
         try:
             app(prog_name="gatdiag")
         finally:
             gc.freeze()  # else the interpreter spends 0.3 seconds collecting torch's objects at exit
-            if sys.stdout is not None:  # closed from the start
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
         raise SystemExit(_CLOSED_PIPE) from None

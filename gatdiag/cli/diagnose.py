@@ -61,11 +61,11 @@ def diagnose(
 def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
     """A recorded run, or the checkpoints that the path names."""
     from gatdiag.run import load
-    from gatdiag.run.files import META
+    from gatdiag.run.files import META, has_tables
 
     if not path.exists():
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
-    if path.is_dir() and (path / META).exists():
+    if path.is_dir() and ((path / META).exists() or has_tables(path)):
         return load(path)
     from gatdiag.checkpoint import open_all  # loads torch, which is not needed for runs
     from gatdiag.checkpoint.opening import is_checkpoint

@@ -36,6 +36,7 @@ def explain(
     console = plain_console()
     if code is None:
         table = make_table(["code", "cause"], [])
+        table.show_edge = False  # no empty lines
         for name, cause in CAUSES.items():
             table.add_row(name, cause.title)
         console.print(table)

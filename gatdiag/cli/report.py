@@ -53,8 +53,8 @@ def report(
     out = Path(name) if out is None else out
     kind = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     wanted = _parse_formats(formats or ("pdf" if kind == "pdf" else "html"))
-    if out.is_file() and kind not in ("html", "pdf"):
-        raise InputError(f"--out: expected a folder, or a name ending in .html or .pdf, got the file {str(out)!r}")
+    if (out.is_file() or kind.isalpha()) and kind not in ("html", "pdf"):
+        raise InputError(f"--out: expected a folder, or a name ending in .html or .pdf, got {str(out)!r}")
     if kind == "pdf" and wanted != ["pdf"]:
         raise InputError(f"--out: {str(out)!r} is a single PDF file: give a folder, or leave out --format")
     opened = open_runs(runs)

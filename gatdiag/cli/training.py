@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,10 +44,13 @@ def epoch_progress(epochs: int, *folders: Path) -> Iterator[Callable[[str, int, 
         TimeElapsedColumn(),
     )
     try:
-        with one_thread(), Progress(*columns, console=Console(stderr=True)) as bars:
+        with one_thread(), ExitStack() as shown:
+            bars = Progress(*columns, console=Console(stderr=True))
             tasks: dict[str, TaskID] = {}
 
             def on_progress(name: str, position: int, epoch: Epoch) -> None:
+                if not tasks:
+                    shown.enter_context(bars)  # ends with an empty line, even if nothing was shown before an error
                 if name not in tasks:
                     tasks[name] = bars.add_task(name, total=epochs, numbers="")
                 numbers = f"loss {epoch.loss:.3f}, validation {epoch.val_accuracy:.1%}"

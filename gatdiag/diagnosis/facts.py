@@ -98,8 +98,9 @@ class Facts:
         return [name for name, one in self.trainable.items() if known.isdisjoint(one.get("names") or [name])]
 
     def setting(self, name: str) -> float:
-        """The largest value of a setting, such as "momentum", over all groups; 0 if there is none."""
-        return max((float(group.get(name) or 0.0) for group in self.groups), default=0.0)
+        """The largest number of a setting, such as "momentum", over all groups; 0 if there is none."""
+        values = (group.get(name) for group in self.groups)
+        return max((float(value) for value in values if isinstance(value, int | float)), default=0.0)
 
     @cached_property
     def has_several_optimizers(self) -> bool:

@@ -21,6 +21,7 @@ from gatdiag.names import short
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.summary import has_role
 
+NEEDS_STEPS = "checkpoints do not show how far a step moves the weights: record the training"
 _ATTENTION_PACE = "update ratio of attention over that of features, deeper half of the layers"
 _NOT_RECORDED = "no initial norm of a feature weight was recorded"
 
@@ -143,11 +144,14 @@ def _opposed_imbalance(facts: Facts) -> dict[str, float]:
 def _stuck(facts: Facts) -> Finding | str | None:
     """Nothing moves though weight norms and learning rate are usual, as in "Are GATs Out of Balance?"."""
     norms = list(facts.profile("output_norm").values())
-    is_attention = has_role(facts.run, ATTENTION) and len(norms) >= 5
-    if not is_attention or facts.is_learning or facts.state not in ("failing", "partly", "untrained"):
-        return None
-    if facts.is_adam or is_smoothed(facts) or saturated_at_start(facts):
+    depth = len(facts.layers) if facts.is_of_checkpoints else len(norms)
+    is_attention = has_role(facts.run, ATTENTION) and depth >= 5
+    if not is_attention or facts.is_learning or facts.is_adam:
         return None  # Adam does not conserve c, and its steps do not shrink with the gradient
+    if facts.is_of_checkpoints:
+        return None if _imbalance(facts) < limit("imbalance") else NEEDS_STEPS
+    if facts.state not in ("failing", "partly", "untrained") or is_smoothed(facts) or saturated_at_start(facts):
+        return None
     if not facts.laws:
         return reason_without_laws(facts)
     imbalance = _imbalance(facts)

@@ -108,7 +108,8 @@ def check_dropout(facts: Facts) -> Finding | None:
 def check_dead_weights(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each layer with rows or columns of zeros in its weights in the last checkpoint."""
     weights = facts.last_checkpoint
-    matrices = weights[weights["role"] == FEATURE]
+    empty = [name for name, one in facts.parameters.items() if 0 in one["shape"]]
+    matrices = weights[(weights["role"] == FEATURE) & ~weights["parameter"].isin(empty)]
     for layer, table in matrices.groupby("layer", sort=False, observed=True):
         living = table[table["norm"] > 0]
         rows, columns = (int(living[name].sum()) for name in ("dead_rows", "dead_columns"))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gatdiag.diagnosis.causes import CAUSES, rank
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Finding
+from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
 
 _NO_PROBLEM: Final = {  # by state of the training
@@ -87,11 +88,11 @@ class Diagnosis:
             yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
 
     def _unseen(self) -> Iterator[str]:
-        """Yield a line for each cause that could be the verdict if the search for laws had not been stopped."""
+        """Yield a line for each cause that could be the verdict if all laws were known, or the steps."""
         found = self.verdict
         for code, reason in self.skipped.items():
             may_rank_above = not found.is_problem or rank(code) < rank(found.code)
-            if STOPPED in reason and CAUSES[code].severity != "note" and may_rank_above:
+            if (STOPPED in reason or reason == NEEDS_STEPS) and CAUSES[code].severity != "note" and may_rank_above:
                 yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above ({reason})"
 
     def document(self) -> dict[str, Any]:

@@ -139,8 +139,13 @@ def _accuracies(logits: Tensor, graph: Data) -> tuple[float, float, float]:
 
 
 def _step(logits: Tensor, graph: Data, optimizer: torch.optim.Optimizer) -> float:
-    loss = F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])
+    loss = training_loss(logits, graph)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     return float(loss.detach())
+
+
+def training_loss(logits: Tensor, graph: Data) -> Tensor:
+    """Cross-entropy on the training nodes."""
+    return F.cross_entropy(logits[graph.train_mask], graph.y[graph.train_mask])

@@ -34,6 +34,7 @@ _MAX_DELTA_LOW_PRECISION: Final = 0.3
 _SMALLEST: Final = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
 _MAX_SEARCH_SECONDS: Final = 20.0  # of computing time
 _NEGLIGIBLE: Final = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
+_COMPILED: Final = "laws of compiled code can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
         if trace is None or not trace.order:
             return None, (
                 "no training forward pass of the model, or of its parts, was seen before its first step: call modules "
-                "as in model(x, edge_index), outside of compiled code, or pass laws=gatdiag.find_laws(model, x, ...)"
+                f"as in model(x, edge_index); {_COMPILED}"
             )
         try:
             with time_limit(_MAX_SEARCH_SECONDS, _announce):

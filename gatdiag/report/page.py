@@ -90,7 +90,10 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     with target.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_HEAD)
     if '<meta name="generator" content="gatdiag ' not in head:
-        raise InputError(f"{str(target)!r} exists and is not a gatdiag report: choose another name, or overwrite it")
+        raise InputError(
+            f"{str(target)!r} exists and is not a gatdiag report: choose another name, or replace it with "
+            "overwrite=True (--overwrite)"
+        )
 
 
 def render_page(runs: Sequence[Run], title: str | None = None) -> str:

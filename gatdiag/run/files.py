@@ -34,6 +34,11 @@ def parquet_path(folder: Path, table: str) -> Path:
     return folder / f"{table}.parquet"
 
 
+def has_tables(folder: Path) -> bool:
+    """Whether a folder holds a table of a run."""
+    return any(place(folder, table).exists() for table in _STREAMS for place in (parquet_path, stream_path))
+
+
 def stream_path(folder: Path, table: str) -> Path:
     """The file of a table while it is recorded."""
     return folder / _STREAMS[table]
@@ -44,6 +49,19 @@ def snapshot_path(folder: Path, name: str) -> Path:
     if name not in SNAPSHOTS:
         raise InputError(f"Expected the name of a snapshot ({', '.join(SNAPSHOTS)}), got {name!a}")
     return folder / f"{name}.safetensors"
+
+
+def check_regular(path: Path) -> None:
+    """Raise `InputError` if there is something else than a file, such as a FIFO, which would never end.
+
+    Example:
+        >>> check_regular(Path("no such file"))
+        >>> check_regular(Path("."))
+        Traceback (most recent call last):
+        gatdiag.errors.InputError: . is damaged: it is no regular file; restore it from a copy
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is damaged: it is no regular file; restore it from a copy")
 
 
 def partial_files(folder: Path) -> list[Path]:
@@ -111,8 +129,9 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
 def _is_run(folder: Path) -> bool:
     """Whether gatdiag wrote the meta.json of a folder, in any schema."""
     try:
+        check_regular(folder / META)
         return bool({"schema", "status", "structure"} <= json.loads((folder / META).read_bytes()).keys())
-    except (OSError, ValueError, AttributeError):
+    except (InputError, OSError, ValueError, AttributeError):
         return False
 
 
@@ -154,7 +173,10 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "exists and is no regular file", str(path))
     part = path.with_name(f".gatdiag.{secrets.token_hex(4)}.part")
-    part.touch(exist_ok=False)  # an existing file is the user's
+    try:
+        part.touch(exist_ok=False)  # an existing file is the user's
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path.parent)) from error
     try:
         yield part
         if durable:

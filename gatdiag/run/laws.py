@@ -27,6 +27,7 @@ import numpy as np
 
 from gatdiag.errors import InputError
 from gatdiag.law import Law, Term
+from gatdiag.names import quote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,9 +122,11 @@ class _Terms:
     each: int
 
     @classmethod
-    def read(cls, term: Entry) -> "_Terms":
-        shape, axes = tuple(term["shape"]), tuple(term["axes"])
-        return cls(term["parameter"], shape, axes, Fraction(term["exponent"]), np.array(term["at"]), term["each"])
+    def read(cls, term: Entry, count: int) -> "_Terms":
+        shape, axes, at = tuple(term["shape"]), tuple(term["axes"]), np.array(term["at"], np.int64)
+        if at.max(initial=-1) + (count - 1) * term["each"] >= prod(shape[axis] for axis in axes):
+            raise IndexError(f"a law has positions outside {quote(term['parameter'])}")
+        return cls(term["parameter"], shape, axes, Fraction(term["exponent"]), at, term["each"])
 
     def term(self, number: int) -> Term:
         """The term of the law with this number in its entry."""
@@ -147,6 +150,10 @@ class RecordedLaws(Sequence[Law]):
     Args:
         entries: The entries of `laws.found` in meta.json.
 
+    Raises:
+        ValueError: An exponent is no fraction.
+        LookupError: A position is outside its parameter, or residuals are missing.
+
     Attributes:
         entries: The entries.
     """
@@ -155,7 +162,11 @@ class RecordedLaws(Sequence[Law]):
         self.entries = entries
         self._entries = [{**_DEFAULTS, **entry} for entry in entries]
         self._ends = list(accumulate(entry["count"] for entry in self._entries))
-        self._terms = [tuple(map(_Terms.read, entry["terms"] or ())) for entry in self._entries]
+        self._terms = [
+            tuple(_Terms.read(term, entry["count"]) for term in entry["terms"] or ()) for entry in self._entries
+        ]
+        if any(len(entry["residual"] or ()) not in (0, entry["count"]) for entry in self._entries):
+            raise IndexError("a law has no residual, or one too many")
 
     def __len__(self) -> int:
         """The number of laws."""
@@ -223,7 +234,7 @@ class RecordedLaws(Sequence[Law]):
 def _law_fields(entry: Entry, number: int) -> dict[str, Any]:
     """The fields, except the terms, of the law with this number in its entry."""
     neuron = None if entry["neuron"] is None else int(entry["neuron"]) + number
-    residual = None if entry["residual"] is None else entry["residual"][number]
+    residual = entry["residual"][number] if entry["residual"] else None
     return {
         "name": entry["name"] if neuron is None else entry["name"].replace(_NEURON, str(neuron)),
         "kind": entry["kind"],

@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gatdiag.errors import InputError
-from gatdiag.run.files import META, atomic_write
+from gatdiag.names import escape_surrogates
+from gatdiag.run.files import META, atomic_write, check_regular, has_tables
+from gatdiag.run.shape import META_SHAPE, find_flaw
 from gatdiag.run.tables import SCHEMA_VERSION
 
 Meta: TypeAlias = dict[str, Any]
-
-_TYPES = {
-    **dict.fromkeys(("status", "name"), str),
-    **dict.fromkeys(("structure", "laws", "cadence", "versions"), dict),
-    **dict.fromkeys(("quantities", "optimizers", "notes", "resumed_at"), list),
-    "sealed": bool,
-}
 
 
 def now() -> str:
@@ -51,6 +46,8 @@ def new(folder: Path, meta: Mapping[str, Any]) -> Meta:
 def to_json(value: Any) -> Any:
     """Convert a value to what strict JSON can hold: tuples become lists, NaN and infinity null, NumPy numbers plain.
 
+    Lone surrogates in texts are escaped.
+
     Raises:
         InputError: It contains something that JSON cannot hold.
 
@@ -58,12 +55,14 @@ def to_json(value: Any) -> Any:
         >>> to_json({"residual": float("nan"), "shape": (64, 1433)})
         {'residual': None, 'shape': [64, 1433]}
     """
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, str):
+        return escape_surrogates(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): to_json(inner) for key, inner in value.items()}
+        return {escape_surrogates(str(key)): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(inner) for inner in value]
     if hasattr(value, "tolist"):
@@ -78,14 +77,7 @@ def read(folder: Path) -> Meta:
         InputError: It is not the folder of a run, its meta.json is damaged, or its schema is that of another gatdiag.
     """
     path = folder / META
-    if not folder.exists():
-        raise InputError(f"Expected the folder of a run, but {folder} does not exist")
-    if not folder.is_dir():
-        raise InputError(f"Expected the folder of a run, but {folder} is a file; pass the folder that holds {META}")
-    if not path.is_file():
-        inside = [str(path.parent) for path in sorted(folder.glob(f"*/{META}"))][:8]
-        hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Pass one that gatdiag recorded."
-        raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
+    _check_there(folder, path)
     try:
         meta = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -99,9 +91,26 @@ def read(folder: Path) -> Meta:
             f"{path} has schema {schema}, but this gatdiag reads schema {SCHEMA_VERSION}. The run was recorded by "
             + ("a newer gatdiag: upgrade (pip install -U gatdiag)." if is_newer else "an earlier one: record it again.")
         )
-    if wrong := [key for key, kind in _TYPES.items() if not isinstance(meta.get(key), kind)]:
-        raise InputError(f'{path} is damaged: "{wrong[0]}" is missing or of another type; restore it from a copy')
+    if (flaw := find_flaw(meta, META_SHAPE)) is not None:
+        raise InputError(f'{path} is damaged: "{flaw}" is missing or of another type; restore it from a copy')
     return dict(meta)
+
+
+def _check_there(folder: Path, path: Path) -> None:
+    """Raise `InputError` if the folder has no meta.json."""
+    if not folder.exists():
+        raise InputError(f"Expected the folder of a run, but {folder} does not exist")
+    if not folder.is_dir():
+        raise InputError(f"Expected the folder of a run, but {folder} is a file; pass the folder that holds {META}")
+    check_regular(path)
+    if not path.exists():
+        if has_tables(folder):
+            raise InputError(
+                f"{path} is missing, and the tables beside it cannot be read without it: restore it from a copy"
+            )
+        inside = [str(path.parent) for path in sorted(folder.glob(f"*/{META}"))][:8]
+        hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Pass one that gatdiag recorded."
+        raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
 
 
 def write(folder: Path, meta: Meta, *, durable: bool = False) -> None:

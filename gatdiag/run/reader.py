@@ -99,7 +99,10 @@ class Run:
     def laws(self) -> RecordedLaws:
         """The conservation laws with their terms; `laws.c(run.snapshot("final"))` is c of these weights."""
         if self._laws is None or self._laws.entries is not self.meta["laws"]["found"]:
-            self._laws = RecordedLaws(self.meta["laws"]["found"])
+            try:
+                self._laws = RecordedLaws(self.meta["laws"]["found"])
+            except (ValueError, LookupError) as error:
+                raise InputError(f"{self.folder / files.META} is damaged: {error}; restore it from a copy") from error
         return self._laws
 
     @property
@@ -189,7 +192,8 @@ class Run:
             InputError: The name is none of these, or the file is damaged.
         """
         path = files.snapshot_path(self.folder, name)
-        if not path.is_file():
+        files.check_regular(path)
+        if not path.exists():
             return None
         try:
             tensors: Arrays = load_file(path)
@@ -257,7 +261,10 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
         raise InputError(f"{folder} is the folder of the run itself; export to another folder")
     names = [files.META, *(f"{table}.{format}" for table in tables.ROWS)]
     if (existing := [name for name in names if (folder / name).exists()]) and not overwrite:
-        raise InputError(f"{folder} already holds {', '.join(existing)}: overwrite them, or choose another folder")
+        held = ", ".join(existing)
+        raise InputError(
+            f"{folder} already holds {held}: replace them with overwrite=True (--overwrite), or choose another folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name in tables.ROWS:
         table, path = run.arrow(name), folder / f"{name}.{format}"

@@ -118,6 +118,7 @@ def read(folder: Path, table: TableName, *, is_sealed: bool) -> Iterator[pa.Tabl
         InputError: It is damaged.
     """
     path = files.parquet_path(folder, table) if is_sealed else files.stream_path(folder, table)
+    files.check_regular(path)
     read_pieces = _read_parquet if is_sealed else _read_lines if table == "steps" else _read_stream
     try:
         for piece in read_pieces(path):

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from gatdiag.errors import InputError, TakenError
+from gatdiag.names import escape_surrogates
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
 from gatdiag.run.reader import Run
@@ -201,7 +202,7 @@ class Store:
         with files.atomic_write(path) as part:
             mode = part.stat().st_mode
             try:
-                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, part)
+                save_file({escape_surrogates(key): np.ascontiguousarray(value) for key, value in tensors.items()}, part)
             except SafetensorError as error:
                 raise OSError(f"{path} could not be written: {error}") from error
             part.chmod(mode)  # save_file puts a file there that only its owner can read

@@ -1,8 +1,4 @@
-"""Numbers of the papers' tables, read from published.csv as settings of the trainings that they are means of.
-
-The file has more than is reproduced here: tables 4 and 5 of "Are GATs Out of Balance?" and the table of missing
-features of the LipschitzNorm paper were never trained.
-"""
+"""Numbers of the tables of "Are GATs Out of Balance?", from published.csv, by the settings of their trainings."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +24,7 @@ VARIATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "weight_decay=0.0005": {"weight_decay": 5e-4},
     "share_weights=False": {"share_weights": False},
 }
-"""Variants of the architecture in tables 3 and 4."""
+"""Variants of the architecture in table 3."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def _rows() -> pd.DataFrame:
     return pd.read_csv(FILE, dtype={"table": str}, keep_default_na=False)
 
 
-def published(table: str, paper: str = "are-gats-out-of-balance") -> tuple[Published, ...]:
+def published(table: str) -> tuple[Published, ...]:
     """The numbers of a table.
 
     Example:
@@ -66,10 +62,9 @@ def published(table: str, paper: str = "are-gats-out-of-balance") -> tuple[Publi
     """
     rows = _rows()
     source = table if table.startswith("figure") else f"table {table}"
-    rows = rows[(rows["paper"] == paper) & (rows["table"] == table)]
     return tuple(
         Published(_settings(row), float(row["mean"]), float(row["half_width_95"] or "nan"), source=source)
-        for row in rows.to_dict("records")
+        for row in rows[rows["table"] == table].to_dict("records")
     )
 
 

@@ -75,7 +75,9 @@ class Training:
     def make_optimizer(self, model: RecipeModel) -> Optimizer:
         """Build the optimizer of a model."""
         parameters, recipe = OPTIMIZED[self.recipe.optimizes](model), self.recipe
-        return _OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr, weight_decay=recipe.decay)
+        kind = _OPTIMIZERS.get(recipe.optimizer) or getattr(torch.optim, recipe.optimizer)
+        made: Optimizer = kind(parameters, lr=recipe.lr, weight_decay=recipe.decay)
+        return made
 
     def loss(self, out: Tensor, y: Tensor, model: RecipeModel, step: int = 0) -> Tensor:
         """The loss that is minimized."""
@@ -108,13 +110,9 @@ class Training:
         return Outcome(on_train, on_val, drift)
 
 
-_OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = {
-    "SGD": torch.optim.SGD,
+_OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = {  # that torch has under another name
     "momentum": partial(torch.optim.SGD, momentum=0.9),
     "Nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
-    "RMSprop": torch.optim.RMSprop,
-    "Adam": torch.optim.Adam,
-    "AdamW": torch.optim.AdamW,
 }
 
 _SCHEDULES: Final[Mapping[str, Callable[[int, int], float]]] = {

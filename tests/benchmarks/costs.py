@@ -24,6 +24,7 @@ from torch.optim import optimizer as optimizers
 from torch_geometric.data import Data
 
 import gatdiag
+from gatdiag.checkpoint import ModelCase
 from gatdiag.experiments.models import Stack, gat, gcn
 from gatdiag.experiments.synthetic import block_model
 
@@ -40,15 +41,6 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # that are called for every modul
     optimizers._global_optimizer_pre_hooks,
     optimizers._global_optimizer_post_hooks,
 )
-
-
-@dataclass(frozen=True)
-class Case:
-    """A training: the model, its inputs, and the loss of its output."""
-
-    model: nn.Module
-    args: tuple[Any, ...]
-    loss: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class Cost:
         return self.watched / self.bare
 
 
-def measure(case: Case, tool: Tool, folder: Path, *, seconds: float, every_step: bool = True) -> Cost:
+def measure(case: ModelCase, tool: Tool, folder: Path, *, seconds: float, every_step: bool = True) -> Cost:
     """Train a model watched and a copy of it bare, in turn, with SGD.
 
     Global hooks are removed during bare steps. Unless every step is recorded, two bare steps follow ten watched ones,
@@ -117,7 +109,7 @@ def measure(case: Case, tool: Tool, folder: Path, *, seconds: float, every_step:
     )
 
 
-def measure_search(case: Case) -> tuple[int, float, float]:
+def measure_search(case: ModelCase) -> tuple[int, float, float]:
     """Number of laws of the model, seconds that `gatdiag.find_laws` takes, and growth of the peak memory in MiB."""
     _make_step(case, copy.deepcopy(case.model), lambda _: None)()
     memory, begin = _peak_memory(), time.perf_counter()
@@ -125,7 +117,7 @@ def measure_search(case: Case) -> tuple[int, float, float]:
     return len(laws), time.perf_counter() - begin, _peak_memory() - memory
 
 
-def _make_step(case: Case, model: nn.Module, after: Callable[[Tensor], None]) -> Callable[[], None]:
+def _make_step(case: ModelCase, model: nn.Module, after: Callable[[Tensor], None]) -> Callable[[], None]:
     """A function that makes one training step."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -231,8 +223,8 @@ PEERS: Mapping[str, Tool] = {"wandb": _wandb, "tensorboard": _tensorboard, "aim"
 # --- trainings --------------------------------------------------------------------------------------------------------
 
 
-def _graph_case(model: nn.Module, graph: Data) -> Case:
-    return Case(model, (graph.x, graph.edge_index), partial(F.cross_entropy, target=graph.y))
+def _graph_case(model: nn.Module, graph: Data) -> ModelCase:
+    return ModelCase(model, (graph.x, graph.edge_index), loss=partial(F.cross_entropy, target=graph.y))
 
 
 def _like_cora() -> Data:
@@ -253,7 +245,7 @@ def _shrink_branches(model: Stack) -> Stack:
     return model
 
 
-CASES: Mapping[str, Callable[[], Case]] = {
+CASES: Mapping[str, Callable[[], ModelCase]] = {
     "gcn-2-small": lambda: _graph_case(gcn(64, 4, 16, layers=2), block_model(nodes=240)),
     "gcn-2": lambda: _graph_case(gcn(1433, 7, 16, layers=2), _like_cora()),
     "gat-10": lambda: _graph_case(gat(1433, 7, layers=10), _like_cora()),

@@ -110,6 +110,11 @@ def test_what_is_wrong_is_one_line_and_status_2(run, arguments, message):
         (["diagnos"], "No such command 'diagnos'. Did you mean 'diagnose'?", "gatdiag"),
         (["treat", "a:b", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs)", "gatdiag treat"),
         (["--nope"], "No such option: --nope", "gatdiag"),
+        (["train", "a", "--learning-rate", "1"], "--learning-rate (Possible options: --lr)", "gatdiag train"),
+        (["train", "a", "--hidden-dim", "8"], "(Possible options: --hidden)", "gatdiag train"),
+        (["demo", "--num-layers", "8"], "(Possible options: --layers)", "gatdiag demo"),
+        (["report", "a", "--output", "b"], "No such option: --output (Possible options: --out)", "gatdiag report"),
+        (["explain", "--output", "b"], "No such option: --output", "gatdiag explain"),
         (["report"], "Missing argument 'RUN...'", "gatdiag report"),
         (["report", "--nope", "run"], "No such option: --nope", "gatdiag report"),
         (["export", "run"], "Missing option '--to'", "gatdiag export"),
@@ -268,6 +273,16 @@ def test_a_reader_that_stops_early_ends_it_quietly():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141  # not 1, which --fail-on says of a finding
+
+
+@pytest.mark.parametrize("arguments", ["explain", "--help", "--version"])
+def test_output_that_is_closed_from_the_start_is_an_error(arguments):
+    command = ["sh", "-c", f"exec '{sys.executable}' -m gatdiag {arguments} >&-"]
+    done = subprocess.run(command, cwd=ROOT, check=False, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
+    assert line.startswith("gatdiag: cannot ")
+    assert line.endswith(": Bad file descriptor")
 
 
 def test_a_termination_ends_it_as_ctrl_c_does():

@@ -121,6 +121,14 @@ class TestInspect:
         assert gatdiag.load(tmp_path / "out-2" / "run").steps.step.tolist() == [0, 2, 4]
         assert run("inspect", saved, "--out", tmp_path / "out", "--overwrite").exit_code == 0
 
+    def test_what_checkpoints_do_not_show_is_said_and_would_rank_above(self, graph, saved, tmp_path):
+        torch.manual_seed(0)
+        torch.save(network(graph.num_features, 4).state_dict(), tmp_path / "fresh.pt")
+        for arguments in ([], ["--model", FACTORY, "--data", "sbm"]):
+            done = run("inspect", tmp_path / "fresh.pt", *arguments)
+            assert "not looked at: neurons are out of balance from the start, which would rank above" in done.stdout
+            assert "init-unbalanced" in done.stdout.partition("Not checked: ")[2]
+
     def test_status_tells_how_bad_it_is(self, saved, tmp_path):
         state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
         state["convs.3.att"][0, 0, 0] = math.inf
@@ -301,6 +309,13 @@ class TestRebalance:
         if limits is not None:
             assert limits[1] == str(dtype).removeprefix("torch.")
             assert max(float(limits[2]), float(limits[3])) < 1e-12
+
+    def test_a_file_is_its_own_target_if_asked(self, saved, tmp_path):
+        path = shutil.copy(saved / "epoch4.pt", tmp_path / "in.pt")
+        done = run("rebalance", path, path)
+        assert done.exit_code == 2
+        assert "write it with in_place=True (--in-place instead of a name)" in done.stderr
+        assert run("rebalance", path, "--in-place").exit_code == 0
 
     def test_moments_are_rounded_once(self, graph, tmp_path):
         content = self.content(graph, torch.optim.Adam)

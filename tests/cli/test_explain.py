@@ -13,6 +13,8 @@ def test_all_codes_are_listed_in_their_order():
     done = explain()
     assert done.exit_code == 0
     rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["code", "cause"]
+    assert all(rows)
     assert [row[0] for row in rows if row and row[0] in CAUSES] == [*CAUSES]
     assert "Oversmoothing" in done.stdout
 

@@ -33,7 +33,7 @@ def test_the_tables_come_out_as_they_are(folder, tmp_path, kind, read):
 def test_files_that_are_there_stay_unless_told_otherwise(folder, tmp_path):
     assert export(folder, "--to", "csv", "--out", "out").exit_code == 0
     again = export(folder, "--to", "CSV", "--out", "out")
-    assert "overwrite them, or choose another folder" in again.stderr
+    assert "replace them with overwrite=True (--overwrite), or choose" in again.stderr
     assert again.exit_code == 2
     assert again.stderr.count("\n") == 1
     assert export(folder, "--to", "csv", "--out", "out", "--overwrite").exit_code == 0

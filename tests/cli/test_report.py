@@ -66,6 +66,8 @@ def test_all_figures_are_written_into_one_file(report, folder, tmp_path):
     [
         (["--out", ""], "got an empty argument"),
         (["--out", "x.pdf", "--format", "html,png"], "'x.pdf' is a single PDF file"),
+        (["--out", "x.docx"], "expected a folder, or a name ending in .html or .pdf, got 'x.docx'"),
+        (["--out", "x.png", "--format", "png"], "expected a folder, or a name ending in .html or .pdf, got 'x.png'"),
     ],
 )
 def test_a_name_that_does_not_fit_is_refused(report, folder, tmp_path, arguments, message):
@@ -79,7 +81,7 @@ def test_a_file_of_the_users_is_not_replaced_unasked(report, folder, tmp_path):
     (tmp_path / "gat3.html").write_text("mine")
     refused = report(folder)
     assert refused.exit_code == 2
-    assert "choose another name, or overwrite it" in refused.stderr
+    assert "choose another name, or replace it with overwrite=True (--overwrite)" in refused.stderr
     assert (tmp_path / "gat3.html").read_text() == "mine"
     assert report(folder, "--overwrite").exit_code == 0
 

@@ -106,9 +106,9 @@ def test_a_folder_that_holds_a_run_gets_a_numbered_sibling_unless_it_is_overwrit
 def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path, options, message):
     done = train(tmp_path / "run", *SMALL, *options)
     assert done.exit_code == 2
-    lines = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
-    assert len(lines) == 1
-    assert message in lines[0]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gatdiag: ")
+    assert message in line
     assert not (tmp_path / "run").exists()
 
 

@@ -486,6 +486,18 @@ def test_dead_weights_are_counted_by_layer(tmp_path):
     assert texts("unknown", dead_rows=[math.nan] * 2) == []
 
 
+def test_a_weight_without_entries_is_not_dead(tmp_path):
+    run = of_checkpoint(tmp_path / "run", norm=[0.0, 1.0])
+    rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][0]["parameters"][0].update(shape=[0, 4]))
+    assert [one.code for one in diagnose(gatdiag.load(run.folder))] == []
+
+
+def test_settings_that_are_no_numbers_are_passed_over(tmp_path):
+    group = {"lr": 0.1, "betas": [0.9, 0.999], "eps": [1e-30, 1e-16], "weight_decay": None, "parameters": ALL}
+    facts = Facts(build(tmp_path / "run", logged={"loss": [1.0]}, optimizers=[{"class": "CAME", "groups": [group]}]))
+    assert (facts.setting("eps"), facts.setting("weight_decay"), facts.setting("lr")) == (0, 0, 0.1)
+
+
 def test_parameters_whose_second_moment_is_zero_never_got_a_gradient(tmp_path):
     (found,) = diagnose(of_checkpoint(tmp_path / "some", second_moment=[0.0, 1.0]))
     assert (found.code, found.layers) == ("parameters-without-gradient", ("convs.0",))

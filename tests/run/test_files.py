@@ -37,6 +37,9 @@ def test_what_is_no_regular_file_keeps_its_place(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError) as raised, atomic_write(tmp_path / "no folder" / "page.html"):
+        pass
+    assert raised.value.filename == str(tmp_path / "no folder")
     with pytest.raises(OSError, match="no regular file"), atomic_write(tmp_path / "pipe"):
         pass
     assert (tmp_path / "pipe").is_fifo()

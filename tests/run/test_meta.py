@@ -48,7 +48,7 @@ def test_what_is_no_run_is_said_in_words(tmp_path):
     with pytest.raises(InputError, match=r"it has no meta.json. Pass one that gatdiag recorded"):
         load(tmp_path)
     (tmp_path / "meta.json").mkdir()
-    with pytest.raises(InputError, match=r"it has no meta.json"):
+    with pytest.raises(InputError, match=r"meta.json is damaged: it is no regular file"):
         load(tmp_path)
 
 

@@ -209,7 +209,7 @@ class TestExport:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "notes.txt").write_text("mine")
         (tmp_path / "out" / "layers.csv").write_text("mine too")
-        with pytest.raises(InputError, match=r"already holds layers.csv: overwrite them"):
+        with pytest.raises(InputError, match=r"already holds layers.csv: replace them with overwrite=True"):
             export(run, tmp_path / "out", "csv")
         assert files(tmp_path / "out") == ["layers.csv", "notes.txt"]
         export(run, tmp_path / "out", "csv", overwrite=True)

@@ -190,7 +190,6 @@ def test_operations_that_a_mode_sees_are_those_of_the_step(tmp_path):
     assert len(run.layers)
 
 
-@pytest.mark.xfail(strict=True, reason="laws are found by calling the model in the first step")
 def test_operations_that_a_mode_sees_in_the_first_step_are_those_of_the_step(tmp_path):
     _, _, modes = loop(tmp_path / "on", SeenOperations)
     _, _, expected = loop(tmp_path / "off", SeenOperations, enabled=False)

@@ -1,0 +1,116 @@
+"""The shape of meta.json, on which all readers rely, and where a file differs from it.
+
+A shape is a type (`int` for a count, `float` for any finite number, `str` for valid Unicode), (shape, others...) for a
+value that may also be one of the others, [shape] for a list, and {key: shape} for an object. Keys with a question mark
+may be missing, "*" stands for any key, and further keys may be there.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gatdiag.names import escape_surrogates
+
+_TEXT: Final = (str, None)
+_NUMBER: Final = (float, None)
+_COUNT: Final = (int, None)
+_FLAG: Final = (bool, None)
+_NAMES: Final = ([str], None)
+_MAX_COUNT: Final = 2**63 - 1
+
+_PARAMETER: Final = {"name": str, "names?": _NAMES, "role": str, "shape": [int], "trainable?": _FLAG, "module?": _TEXT}
+_LAYER: Final = {"name": str, "index?": int, "kind?": _TEXT, "executed?": _FLAG, "parameters": [_PARAMETER]}
+_TERM: Final = {"exponent": str, "parameter": str, "shape": [int], "axes": [int], "at": [int], "each": int}
+_LAW: Final = {
+    **dict.fromkeys(("name?", "kind?"), str),
+    "layer": _TEXT,
+    "neuron": _COUNT,
+    "count?": int,
+    "exact?": bool,
+    "residual?": ([_NUMBER], None),
+    "terms?": ([_TERM], None),
+}
+_SIGNALS: Final = {
+    "inputs?": [
+        {
+            "name": str,
+            **dict.fromkeys(("rows", "columns", "non_finite", "step?"), int),
+            "first?": [int],
+            **dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER),
+        }
+    ],
+    "output?": {
+        **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
+        **dict.fromkeys(("implied_mse?", "implied_variance?", "first_cross_entropy?"), _NUMBER),
+        **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
+        **dict.fromkeys(("implied_step?", "counted_targets?"), _COUNT),
+        **dict.fromkeys(("has_graph?", "softmax_over_rows?"), _FLAG),
+        "labels?": ([int], None),
+        "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
+    },
+    "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER}},
+    "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER}},
+    "after_sigmoid?": [str],
+    "unreached?": [str],
+    "foreign_leaves?": int,
+    "evaluation_from?": _COUNT,
+    "batch_norms?": {"*": int},
+    "dropout?": {"*": float},
+    **dict.fromkeys(("is_rough?", "has_scaled_loss?"), bool),
+}
+META_SHAPE: Final = {
+    "schema": int,
+    "sealed": bool,
+    **dict.fromkeys(("status", "name"), str),
+    **dict.fromkeys(("error", "created", "ended", "model", "device", "dtype"), _TEXT),
+    "structure": {"order?": _TEXT, "layers": [_LAYER]},
+    "laws": {"found": [_LAW], "excluded": [{"what": str, "reason": str}], "error": _TEXT},
+    "quantities": [{"name": str, "table?": _TEXT}],
+    "cadence": {"budget?": _NUMBER, "groups?": ({"*": int}, None)},
+    "optimizers": [{"class": _TEXT, "groups": [{"parameters?": _NAMES}], "from_step?": _COUNT}],
+    "versions": {},
+    "first_non_finite": ({"step": int, "layer": _TEXT, "where": str, "parameter?": _TEXT, "kind": str}, None),
+    "best": ({"name?": _TEXT, "mode?": _TEXT, "value?": _NUMBER, "step?": _COUNT}, None),
+    "signals?": (_SIGNALS, None),
+    "notes": [str],
+    "resumed_at": [int],
+}
+
+
+def find_flaw(value: Any, shape: Any, place: str = "") -> str | None:
+    """The place at which a value differs from a shape, such as "structure.layers.0.name"; None if it fits.
+
+    Example:
+        >>> find_flaw({"notes": ["a", 3]}, {"notes": [str]})
+        'notes.1'
+    """
+    if isinstance(shape, tuple):
+        shape, *others = shape
+        if any(value is other for other in others):
+            return None
+    if not _is_of_kind(value, type(shape) if isinstance(shape, dict | list) else shape):
+        return place
+    if not isinstance(shape, dict | list):
+        return None
+    held = dict(enumerate(value)) if isinstance(shape, list) else value
+    for key, inner in _inner_shapes(shape, held).items():
+        inside = f"{place}.{key}".lstrip(".")
+        flaw = find_flaw(held[key], inner, inside) if key in held else inside
+        if flaw is not None:
+            return flaw
+    return None
+
+
+def _inner_shapes(shape: Any, held: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The shape of each item that a list or an object has, or has to have."""
+    if isinstance(shape, list) or "*" in shape:
+        return dict.fromkeys(held, shape[0] if isinstance(shape, list) else shape["*"])
+    return {key.rstrip("?"): inner for key, inner in shape.items() if key[-1] != "?" or key.rstrip("?") in held}
+
+
+def _is_of_kind(value: Any, kind: type) -> bool:
+    if kind is int:
+        return type(value) is int and 0 <= value <= _MAX_COUNT
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind) and (not isinstance(value, str) or escape_surrogates(value) == value)

@@ -160,11 +160,9 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
         except Exception as failure:  # all else can be recorded without laws
             return None, f"the search failed with {type(failure).__name__}: {failure}"
     if len(laws) == 0:
-        reasons = "; ".join(map(str, laws.excluded[:3]))
-        return (
-            laws,
-            f"the model has no conservation law ({reasons or 'no rescaling of its weights keeps its function'})",
-        )
+        reasons = "; ".join(map(str, laws.excluded[:3])) or "no rescaling of its weights keeps its function"
+        hint = f"; {_COMPILED}" if has_compiled() else ""
+        return laws, f"the model has no conservation law ({reasons}){hint}"
     return laws, None
 
 

@@ -18,6 +18,7 @@ from gatdiag.errors import GatdiagError, InputError, TimeLimitError
 from gatdiag.laws import Exclusion, Law, Laws
 from gatdiag.laws.live import ForwardTrace
 from gatdiag.names import join_names
+from gatdiag.recorder.hooks.modules import has_compiled
 from gatdiag.recorder.measure.laws import LawMeasurer
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.settings import Selection, Settings

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite, nan
+from math import isfinite, nan, prod
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np

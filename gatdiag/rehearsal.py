@@ -15,15 +15,14 @@ from torch.optim import Optimizer
 from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
-from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
-from gatdiag.recorder.inspection import graph_leaves
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.isolation import preserve_random_state
+from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import copy_model, unwrap
-from gatdiag.structure.tensors import all_tensors
+from gatdiag.structure.tensors import all_tensors, graph_leaves
 
 _STEPS: Final = 10  # with an optimizer
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
@@ -120,7 +119,7 @@ class _Copy:
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor that may get a gradient."""
-        held = held_by(*self.optimizers).values()
+        held = parameters_of(*self.optimizers).values()
         return [*self.model.parameters(), *held, *all_tensors((self.args, self.kwargs))]
 
 

@@ -42,7 +42,7 @@ from gatdiag.laws.trace import Running, Trace, unobserved
 from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
 from gatdiag.structure.discovery import order_layers, parameters_by_layer
 from gatdiag.structure.layers import Structure
-from gatdiag.structure.tensors import tensor_arguments, walk
+from gatdiag.structure.tensors import all_tensors, tensor_arguments, walk
 
 _MOST_CALLS = 2  # of one module that are traced: in the first step of a recurrent cell the state is zero
 _EMPTY = frozenset(["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"])
@@ -217,8 +217,7 @@ class _LiveTrace(Trace):
     """
 
     def __init__(self, exponents: Exponents, running: Running, uses: dict[str, None], model: nn.Module) -> None:
-        modules = [list(vars(module).values()) for module in model.modules()]
-        super().__init__(exponents, running, tensors_inside(modules)[0])
+        super().__init__(exponents, running, all_tensors(model))
         self._model, self._uses = model, uses
         self._names: dict[int, str] = {}
         self._known = WeakTensorKeyDictionary()  # whose label is complete, also if it has no terms
@@ -403,10 +402,10 @@ class _LiveTrace(Trace):
         if self.error is not None:
             return
         try:
-            tensors, opaque = tensors_inside(output)
-            if opaque is not None:
-                self.error = f"the output contains a {opaque}, which cannot be searched for tensors"
-            outputs = [tensor for tensor in tensors if has_scale(tensor)]
+            parts = {id(part): part for _, part in walk(output, modules=False)}.values()
+            if opaque := [type(part).__qualname__ for part in parts if not isinstance(part, Tensor)]:
+                self.error = f"the output contains a {opaque[0]}, which cannot be searched for tensors"
+            outputs = [part for part in parts if isinstance(part, Tensor) and has_scale(part)]
             for tensor in outputs:
                 if is_traced:
                     self._admit(tensor)
@@ -542,10 +541,3 @@ def _keep_from_dynamo(*functions: Any) -> None:
 
 
 _keep_from_dynamo(_LiveTrace.__torch_dispatch__, ForwardTrace.enter, ForwardTrace.leave)
-
-
-def tensors_inside(value: Any) -> tuple[list[Tensor], str | None]:
-    """The tensors in a value, and the type of a part that cannot be searched, such as a generator, or None."""
-    parts = {id(part): part for _, part in walk(value)}.values()
-    opaque = next((type(part).__qualname__ for part in parts if not isinstance(part, Tensor)), None)
-    return [part for part in parts if isinstance(part, Tensor)], opaque

@@ -23,17 +23,6 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from gatdiag.errors import OptimizerError
 
 
-def held_by(*optimizers: Optimizer) -> dict[int, Tensor]:
-    """id -> parameter, for all parameters of optimizers.
-
-    Example:
-        >>> weight = torch.ones(2)
-        >>> id(weight) in held_by(SGD([weight]))
-        True
-    """
-    return {id(held): held for optimizer in optimizers for group in optimizer.param_groups for held in group["params"]}
-
-
 class Update(NamedTuple):
     """One parameter's step w' = keep * w - step * g - rest."""
 

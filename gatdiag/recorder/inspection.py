@@ -10,7 +10,7 @@ import inspect
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.laws.prediction import held_by
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
@@ -27,7 +26,8 @@ from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
 from gatdiag.recorder.samples import Sample
-from gatdiag.structure.tensors import first_tensor, named_tensors
+from gatdiag.structure.optimizers import parameters_of
+from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
@@ -36,7 +36,6 @@ _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as m
 _MAX_ARGUMENTS: Final = 100
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
-_MAX_NODES: Final = 200_000  # of an autograd graph
 
 
 @dataclass(frozen=True)
@@ -248,7 +247,7 @@ class Inspection:
         self._has_changed |= since != self._evaluation_from
         self._evaluation_from = since
         if self._step == 0 and self._foreign:
-            held = held_by(*optimizers)
+            held = parameters_of(*optimizers)
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
@@ -342,18 +341,3 @@ def _argument_names(model: nn.Module) -> list[str]:
     except (TypeError, ValueError):
         names = []
     return [*names, *(f"argument {number}" for number in range(len(names), _MAX_ARGUMENTS))]
-
-
-def graph_leaves(o: Tensor) -> Iterator[Tensor]:
-    """The leaves of the autograd graph of a tensor."""
-    stack: list[Any] = [o.grad_fn]
-    seen: set[Any] = set()
-    while stack and len(seen) < _MAX_NODES:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            yield variable
-        stack += [following for following, _ in node.next_functions]

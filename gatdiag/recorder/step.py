@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gatdiag.laws.prediction import held_by
 from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
 from gatdiag.recorder.guard import Guard
@@ -36,6 +35,7 @@ from gatdiag.recorder.scalars import ScalarLog
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure.adapters import EXPLAINER_MASK
+from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor
 
 _UNKNOWN_SCALER: Final = (
@@ -359,7 +359,7 @@ class StepRecorder:
         if sample is None:
             return
         flat = buffer.plan.parameters.flat
-        flat.join(sample, {*held_by(optimizer)}, parameter_unscale([optimizer]))
+        flat.join(sample, {*parameters_of(optimizer)}, parameter_unscale([optimizer]))
         if buffer.plan.law_measurer is not None:
             buffer.plan.law_measurer.predict(sample, optimizer)
 
@@ -437,7 +437,7 @@ class StepRecorder:
             if not always and not self.optimizers.holds_model_parameters(optimizer):
                 return
             names = {id(parameter): name for name, parameter in self._root.named_parameters()}
-            first = first or next((names[key] for key in held_by(optimizer) if key in names), "")
+            first = first or next((names[key] for key in parameters_of(optimizer) if key in names), "")
             self._known_optimizers[optimizer] = first, count
             step = self.counter.step
             self.guard("descriptions of the run", writer.add_optimizer, optimizer, names, step, is_known=bool(known))

@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.laws import Exclusion, Laws, find_laws
-from gatdiag.laws.prediction import held_by
 from gatdiag.remedies.applied import Applied, unwrap_model
 from gatdiag.remedies.least_norm import Tensors, multiply_, relative_gradients
 from gatdiag.remedies.moments import scaled_moments, state_powers
 from gatdiag.remedies.verification import OutputDifference, find_verified_rescaling
+from gatdiag.structure.optimizers import parameters_of
 
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 
@@ -191,7 +191,7 @@ def optimizer_powers(model: nn.Module, optimizer: Any) -> Mapping[str, int]:
     """The powers with which the state of an optimizer scales; raises InputError if it does not train the model."""
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"Expected optimizer to be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
-    trained = held_by(optimizer).keys()
+    trained = parameters_of(optimizer).keys()
     if trained.isdisjoint(map(id, model.parameters())):
         raise InputError("Expected the optimizer of this model, got one without any of its parameters.")
     return state_powers(optimizer)

@@ -10,7 +10,7 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
 
@@ -18,10 +18,11 @@ _PLAIN: Final = (
     NoneType, int, float, complex, str, bytes, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device, ref,
 )  # fmt: skip
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
+_MAX_NODES: Final = 200_000  # of an autograd graph
 _CONTAINERS: Final = (dict, *_SEQUENCES)
 
 
-def walk(value: Any, name: str = "", *, objects: bool = True) -> Iterator[tuple[str, Any]]:
+def walk(value: Any, name: str = "", *, objects: bool = True, modules: bool = True) -> Iterator[tuple[str, Any]]:
     """All tensors in order, with names such as "x" or "x[0]", and what cannot be searched, such as generators.
 
     Args:
@@ -29,19 +30,19 @@ def walk(value: Any, name: str = "", *, objects: bool = True) -> Iterator[tuple[
             and object is searched once.
         name: Of the value.
         objects: Whether to search anything but containers.
+        modules: Whether to search modules, whose parameters are no outputs.
 
     Example:
         >>> [name for name, _ in walk({"x": torch.ones(1), "pair": (torch.ones(2), 3, [torch.ones(3)])})]
         ['x', 'pair[0]', 'pair[2][0]']
     """
     waiting, seen = [(name, value)], dict[int, Any]()
+    searched, skipped = object if objects else _CONTAINERS, _PLAIN if modules else (*_PLAIN, nn.Module)
     while waiting:
         name, part = waiting.pop()
         if isinstance(part, Tensor):
             yield name, part
-        elif (
-            not isinstance(part, _PLAIN) and id(part) not in seen and (objects or isinstance(part, (dict, *_SEQUENCES)))
-        ):
+        elif id(part) not in seen and isinstance(part, searched) and not isinstance(part, skipped):
             seen[id(part)] = part  # which keeps it alive, and its id in use
             parts = _parts(part, name)
             if parts is None:
@@ -65,7 +66,7 @@ def floating_tensors(output: Any) -> Iterator[Tensor]:
         >>> list(floating_tensors([torch.ones(3), {"aux": (torch.ones(2), 5)}]))
         [tensor([1., 1., 1.]), tensor([1., 1.])]
     """
-    for _, part in walk(output):
+    for _, part in walk(output, modules=False):
         if not isinstance(part, Tensor):
             raise ModelError(
                 f"The output contains a {type(part).__qualname__}, which cannot be searched for tensors. Return "
@@ -86,7 +87,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    is_strided = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    is_strided = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
     return is_strided and tensor.is_floating_point()
 
 
@@ -99,6 +100,21 @@ def tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> l
         elif isinstance(value, list | tuple):
             found += tensor_arguments(value, None)
     return found
+
+
+def graph_leaves(o: Tensor) -> Iterator[Tensor]:
+    """The leaves of the autograd graph of a tensor."""
+    stack: list[Any] = [o.grad_fn]
+    seen: set[Any] = set()
+    while stack and len(seen) < _MAX_NODES:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield variable
+        stack += [following for following, _ in node.next_functions]
 
 
 def _parts(value: Any, name: str) -> Iterable[tuple[str, Any]] | None:

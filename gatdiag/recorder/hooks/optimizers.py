@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from gatdiag.laws.prediction import held_by
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
 from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
+from gatdiag.structure.optimizers import parameters_of
 
 _IN_BACKWARD = (
     "the optimizer steps inside the backward pass, where gradients never all exist at the same time, so these steps "
@@ -185,7 +185,7 @@ class OptimizerHooks:
         members = self._members or []
         if self._only is not None and len(members) < len(self._only):
             return False
-        held = held_by(*members)
+        held = parameters_of(*members)
         return all(key in held or parameter.grad is None for key, parameter in self._model_parameters.items())
 
     def _is_misdirected(self, optimizer: Optimizer) -> bool:
@@ -198,7 +198,7 @@ class OptimizerHooks:
     def _lacks_gradients(self, optimizer: Optimizer) -> bool:
         if not self._listener.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
             return False
-        gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in parameters_of(optimizer).values() if parameter.grad is not None]
         return not any(bool(gradient.any()) for gradient in gradients)
 
 

@@ -33,7 +33,10 @@ from gatdiag.recorder.settings import Selection
 from gatdiag.structure.tensors import first_tensor
 
 _GROUPS: Final = {each.group for each in columns("layers")}
-_OUTPUTS, _GRADIENTS, _ATTENTION, *_METRICS = metric_functions("layers")
+_METRICS: Final = {(metric.function, metric.of): metric for metric in metric_functions("layers")}
+_OUTPUTS: Final = _METRICS.pop(("output_statistics", "output"))
+_GRADIENTS: Final = _METRICS.pop(("output_statistics", "output gradient"))
+_ATTENTION: Final = _METRICS.pop(("attention_spread", "attention"))
 _LOSS_POWERS: Final = {"(dL/dX)": 1, "(dL/dX)^2": 2}  # unit -> power of the loss scale
 _LOSS_POWER: Final = {each.name: _LOSS_POWERS[each.unit] for each in columns("layers") if each.unit in _LOSS_POWERS}
 _SEVERAL_BACKWARD_PASSES: Final = (
@@ -80,7 +83,7 @@ class LayerMeasurer:
         """Begin a step, in which these groups are measured."""
         self._due_groups = due_groups
         self._is_due = not due_groups.isdisjoint(_GROUPS)
-        self._due_metrics = [*filter(self._is_metric_due, _METRICS)]
+        self._due_metrics = [*filter(self._is_metric_due, _METRICS.values())]
         self._last_with_gradient = None
         self._step += 1
         self._begin_pass()

@@ -19,7 +19,7 @@ from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.outputs import floating_tensors
+from gatdiag.laws.outputs import OUTPUT, floating_tensors
 from gatdiag.laws.point import distant_points
 from gatdiag.laws.repeatability import why_not_repeatable
 from gatdiag.laws.solver import Basis, solve
@@ -32,8 +32,6 @@ from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import Inputs, fill_empty, sample_inputs
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
-
-OUTPUT = "the output"
 
 
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
@@ -215,8 +213,8 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     trace.flow.follow_back()
     names = {id(replica.parameters[name]): name for name in labels}
     require_constant_rows(exponents, names, evidence.point.gradients)
+    exponents.complete(label.terms[0][1] for label in labels.values())
     for name, label in labels.items():
-        exponents.complete(label.terms[0][1])
         if name in evidence.unreached and trace.flow.reaches_outputs(replica.parameters[name]):
             exponents.require_zero(label)
     return {name: exponents.resolve(labels[name]) for name in evidence.point.weights}, trace

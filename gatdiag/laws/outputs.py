@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from types import FunctionType, NoneType
+from functools import partial
+from types import FunctionType, GeneratorType, MethodType, NoneType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from gatdiag.errors import ModelError
 from gatdiag.structure.copying import reachable_tensors
 
+OUTPUT = "the output"
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _LEAVES = (
     NoneType, int, float, complex, str, bytes, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device,
 )  # fmt: skip
@@ -67,21 +70,24 @@ def tensors_inside(value: Any) -> tuple[list[Tensor], str | None]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a container or an object holds; None if it cannot be looked into."""
-    if isinstance(value, dict):
-        parts = [*dict.keys(value), *dict.values(value)]
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        kind = next(kind for kind in (list, tuple, set, frozenset, deque) if isinstance(value, kind))
-        parts = list(kind.__iter__(value))
-    elif isinstance(value, nn.Module):
-        return []  # of a model: its parameters are no outputs
-    elif not hasattr(type(value), "__slots__") and not hasattr(value, "__dict__"):
+    """What a container or an object holds, by the methods of Python's own classes; None if it cannot be looked into."""
+    if isinstance(value, nn.Module):
+        return []  # its parameters are no outputs
+    if isinstance(value, FunctionType | MethodType | partial | GeneratorType):
         return None
-    else:
-        parts = []
-    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    own = [getattr(value, name) for name in slots if isinstance(name, str) and name != "__dict__" and hasattr(value, name)]
-    return [*parts, *own, *vars(value).values()] if hasattr(value, "__dict__") else [*parts, *own]
+    parts: list[Any] = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else []
+    for kind in _CONTAINERS:
+        parts += kind.__iter__(value) if isinstance(value, kind) else ()
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    parts += [getattr(value, name) for name in slots if hasattr(value, name)]
+    if hasattr(value, "__dict__"):
+        return [*parts, *vars(value).values()]
+    return parts if slots or isinstance(value, (dict, *_CONTAINERS)) else None
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
 
 
 def _tensors_in_object(value: Any) -> list[Tensor]:

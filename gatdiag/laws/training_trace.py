@@ -128,13 +128,13 @@ class TrainingTrace(Trace):
             return
         if not tensor.is_leaf and self._is_unwritten(tensor):  # an unseen kernel wrote it, and gave it a gradient
             self._unwritten.pop(tensor.untyped_storage()._cdata)
-            self._hold_sources(tensor)
+            self._trace_back(tensor)
         elif tensor in self._known:
             return
         elif tensor.is_leaf:
             self._admit_leaf(tensor)
         elif tensor not in self._labels:
-            self._hold_sources(tensor)
+            self._trace_back(tensor)
 
     def _admit_leaf(self, tensor: Tensor) -> None:
         if id(tensor) not in self._names and isinstance(tensor, nn.Parameter):
@@ -145,10 +145,27 @@ class TrainingTrace(Trace):
             self.labels[name] = self.label_parameter(tensor, name)
             self._uses.setdefault(name)
 
-    def _hold_sources(self, tensor: Tensor) -> None:
-        """Require that whatever a tensor was computed from keeps its scale."""
+    def _trace_back(self, tensor: Tensor) -> None:
+        """Label a tensor that comes from no operation that was seen."""
+        seen = {
+            (result.grad_fn, result.output_nr): result
+            for table in (self._known, self._labels)
+            for result in list(table.keys())
+            if result is not tensor and result.grad_fn is not None
+        }
+        same = seen.get(
+            (tensor.grad_fn, tensor.output_nr)
+        )  # which was saved for a backward pass, and is another object
+        if same is None:
+            self._hold(tensor, *self._walk_back(tensor.grad_fn, seen))
+        else:
+            self.set_label(tensor, self.label_of(same))
+            self.flow.link(tensor, [same])
+        self._known[tensor] = True
+
+    def _hold(self, tensor: Tensor, sources: list[Tensor], leaves: list[Tensor]) -> None:
+        """Require that whatever a tensor was computed from keeps its scale: results of operations, and leaves."""
         cause = f"a computation that cannot be followed, in {self._current_module()}"
-        sources, leaves = self._find_sources(tensor)
         for leaf in leaves:
             self._admit_leaf(leaf)
             name = self._names.get(id(leaf))
@@ -158,18 +175,7 @@ class TrainingTrace(Trace):
         for source in (*sources, *leaves):
             self._exponents.require_zero(self.label_of(source))
         self._labels.pop(tensor, None)
-        self._known[tensor] = True
         self.flow.link(tensor, [*sources, *leaves])
-
-    def _find_sources(self, tensor: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors that an unseen computation took: results of operations that were seen, and leaves."""
-        seen_results = {
-            (result.grad_fn, result.output_nr): result
-            for table in (self._known, self._labels)
-            for result in list(table.keys())
-            if result is not tensor and result.grad_fn is not None
-        }
-        return self._walk_back(tensor.grad_fn, seen_results)
 
     def _walk_back(self, start: Any, stops: Mapping[Any, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors at which a walk back through the graph of autograd stops, and the leaves that it reaches.

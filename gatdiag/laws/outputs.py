@@ -1,30 +1,29 @@
 """The floating-point tensors that a forward pass returns."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 from functools import partial
 from types import FunctionType, GeneratorType, MethodType, NoneType
 from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.copying import reachable_tensors
 
 OUTPUT = "the output"
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _LEAVES = (
-    NoneType, int, float, complex, str, bytes, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device,
+    NoneType, int, float, complex, str, bytes, range, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device,
+    ReferenceType,
 )  # fmt: skip
 
 
-def floating_tensors(output: Any, _within: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    """Floating-point and complex tensors in containers, dataclasses, graphs, distributions and other objects.
-
-    A container inside of itself is searched once.
+def floating_tensors(output: Any) -> Iterator[Tensor]:
+    """Each floating-point or complex tensor in containers, dataclasses, graphs, distributions and other objects.
 
     Raises:
         ModelError: A part, such as a generator or a function, cannot be searched for tensors.
@@ -33,15 +32,13 @@ def floating_tensors(output: Any, _within: frozenset[int] = frozenset()) -> Iter
         >>> list(floating_tensors([torch.ones(3), {"aux": (torch.ones(2), 5)}]))
         [tensor([1., 1., 1.]), tensor([1., 1.])]
     """
-    if isinstance(output, Tensor):
-        if output.is_floating_point() or output.is_complex():
-            yield output
-    elif isinstance(output, Mapping | list | tuple | set | frozenset | deque):
-        if id(output) not in _within:
-            for part in output.items() if isinstance(output, Mapping) else output:
-                yield from floating_tensors(part, _within | {id(output)})
-    elif not isinstance(output, _LEAVES):
-        yield from floating_tensors(_tensors_in_object(output))
+    tensors, opaque = tensors_inside(output)
+    if opaque is not None:
+        raise ModelError(
+            f"The output contains a {opaque}, which cannot be searched for tensors. Return tensors, graphs, or "
+            "containers of them."
+        )
+    yield from (tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex())
 
 
 def tensors_inside(value: Any) -> tuple[list[Tensor], str | None]:
@@ -73,12 +70,14 @@ def _parts(value: Any) -> list[Any] | None:
     """What a container or an object holds, by the methods of Python's own classes; None if it cannot be looked into."""
     if isinstance(value, nn.Module):
         return []  # its parameters are no outputs
+    if type(value) is object:
+        return []
     if isinstance(value, FunctionType | MethodType | partial | GeneratorType):
         return None
     parts: list[Any] = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else []
     for kind in _CONTAINERS:
         parts += kind.__iter__(value) if isinstance(value, kind) else ()
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if name not in ("__dict__", "__weakref__")]
     parts += [getattr(value, name) for name in slots if hasattr(value, name)]
     if hasattr(value, "__dict__"):
         return [*parts, *vars(value).values()]
@@ -86,17 +85,8 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _slots(kind: type) -> list[str]:
+    """The attributes that a class has slots for, by the names that they have outside of it."""
     slots = vars(kind).get("__slots__", ())
-    return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
-
-
-def _tensors_in_object(value: Any) -> list[Tensor]:
-    try:
-        if isinstance(value, FunctionType):
-            raise TypeError("it is a function")
-        return reachable_tensors(value)
-    except Exception as error:
-        raise ModelError(
-            f"The output contains a {type(value).__qualname__}, which cannot be searched for tensors ({error}). "
-            "Return tensors, graphs, or containers of them."
-        ) from error
+    names = [slots] if isinstance(slots, str) else list(slots)
+    private = f"_{kind.__name__.lstrip('_')}"
+    return [private + name if name.startswith("__") and not name.endswith("__") else name for name in names]

@@ -545,19 +545,28 @@ class Exponents:
                 self._bindings.bind(ids, columns, rows)
         return self.resolve(label)
 
-    def complete(self, parameter: Tensor) -> None:
+    def complete(self, parameters: Iterable[Tensor], *, holds_rest: bool = False) -> None:
         """Require that slices of a parameter scale alike if nothing was required of the exponents of some.
 
         A longer sequence reads more rows of a table of positions, and may read those again elsewhere.
 
         Args:
-            parameter: What `reserve_entries` returned for it.
+            parameters: What `reserve_entries` returned for them.
+            holds_rest: Whether other entries that nothing was required of must keep their scale.
         """
-        ids = self._reservation(parameter).entries if parameter.numel() else None
-        if ids is None:
-            return
-        is_free = ~self._is_mentioned(ids)
-        for axis in range(ids.ndim):
+        held = [self._reservation(parameter).entries for parameter in parameters if parameter.numel()]
+        written = [ids for ids in held if ids is not None]
+        if written:
+            is_mentioned = self._is_mentioned(torch.cat([ids.flatten() for ids in written]))
+            for ids, mask in zip(written, is_mentioned.split([ids.numel() for ids in written]), strict=True):
+                rest = self._complete(ids, ~mask.reshape(ids.shape))
+                if holds_rest and bool(rest.any()):
+                    self.partly_read.add(self.block_of(int(ids.max())).parameter or "")
+                    self.require_zero(Label(((_ONE, ids[rest]),)))
+
+    def _complete(self, ids: Tensor, is_free: Tensor) -> Tensor:
+        """`complete` one parameter, given the mask of the entries that nothing was required of; return those left."""
+        for axis in range(ids.ndim if bool(is_free.any()) else 0):
             lines = is_free.movedim(axis, 0).flatten(1) if ids.ndim > 1 else is_free.unsqueeze(1)
             free, used = lines.all(1).nonzero().flatten(), (~lines).all(1).nonzero().flatten()
             if len(free) and len(used):
@@ -566,14 +575,8 @@ class Exponents:
                     self.partly_read.add(self.block_of(int(ids.max())).parameter or "")
                     label = self.require_uniform(label, [axis])
                 self._bind_to_label(ids.index_select(axis, free), label)
-                return
-
-    def hold_unmentioned(self, parameter: Tensor) -> None:
-        """Fix the entries of a parameter that nothing was required of: other inputs may require something."""
-        ids = self._reservation(parameter).entries if parameter.numel() else None
-        if ids is not None and bool((is_free := ~self._is_mentioned(ids)).any()):
-            self.partly_read.add(self.block_of(int(ids.max())).parameter or "")
-            self.require_zero(Label(((_ONE, ids[is_free]),)))
+                return is_free.index_fill(axis, free, False)
+        return is_free
 
     def _is_mentioned(self, ids: Tensor) -> Tensor:
         """Mask of the unknowns that something was required of."""

@@ -21,7 +21,7 @@ from gatdiag.laws.label import Label
 from gatdiag.laws.laws import Laws
 from gatdiag.laws.point import distant_points
 from gatdiag.laws.solver import Basis, solve
-from gatdiag.laws.trace import Running, Trace
+from gatdiag.laws.trace import OUTPUT, Running, Trace
 from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
 from gatdiag.roles import FEATURE
 from gatdiag.structure.deadline import check_time
@@ -31,8 +31,6 @@ from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Structure
 from gatdiag.structure.replica import Caller, Replica, initialized_parameters, replicate, unwrap
 from gatdiag.structure.tensors import all_tensors, floating_tensors, tensor_arguments
-
-OUTPUT = "the output"
 
 
 def find_laws(model: nn.Module, *args: Any, **kwargs: Any) -> Laws:
@@ -241,8 +239,8 @@ def _trace_labels(replica: Replica, exponents: Exponents, evidence: Evidence) ->
     trace.flow.follow_back()
     names = {id(replica.parameters[name]): name for name in labels}
     require_constant_rows(exponents, names, evidence.point.gradients)
+    exponents.complete(label.terms[0][1] for label in labels.values())
     for name, label in labels.items():
-        exponents.complete(label.terms[0][1])
         if name in evidence.unreached and trace.flow.reaches_outputs(replica.parameters[name]):
             exponents.require_zero(label)
     return {name: exponents.resolve(labels[name]) for name in evidence.point.weights}, trace

@@ -33,7 +33,7 @@ class Basis(NamedTuple):
 
     free: tuple[int, ...]
     exact: tuple[bool, ...]
-    values: dict[int, dict[int, Fraction]]
+    values: dict[int, dict[int, Number]]
 
 
 class Elimination:
@@ -102,11 +102,11 @@ def solve(exponents: Exponents, unknowns: Iterable[Tensor]) -> Basis:
     free = sorted({unknown for vector in relaxed.values() for unknown in vector})
     exact = {unknown for vector in strict.values() for unknown in vector}
     number = {unknown: position for position, unknown in enumerate(free)}
-    values: dict[int, dict[int, Fraction]] = {}
+    values: dict[int, dict[int, Number]] = {}
     for unknown in wanted:
         found = {number[other]: value for other, value in strict[unknown].items()}
         found |= {number[other]: value for other, value in relaxed[unknown].items() if other not in exact}
-        values[unknown] = {vector: Fraction(value) for vector, value in found.items()}
+        values[unknown] = found
     return Basis(tuple(free), tuple(unknown in exact for unknown in free), values)
 
 

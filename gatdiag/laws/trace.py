@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, matrix, reduction
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import DispatchMode
+
+OUTPUT: Final = "the output"
 
 _CREATES_ZEROS = (arrangement.new_zeros, arrangement.full, arrangement.lift)
 _ALLOWS_MIXTURES = (elementwise.homogeneous, elementwise.power, RULES["square"], RULES["sqrt"], reduction.sum_or_norm)

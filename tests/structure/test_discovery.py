@@ -8,6 +8,7 @@ from torch.nn.utils import prune
 
 from gatdiag.errors import ModelError
 from gatdiag.structure import discover
+from gatdiag.structure.discovery import discover_in_order, order_layers, parameters_by_layer
 
 X = torch.linspace(-1, 1, 32).view(4, 8)
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 2, 3, 0, 0, 1]])
@@ -218,6 +219,24 @@ def test_rewritten_weight_of_a_convolution():
     assert parameter(structure, "parametrizations.att.original0").role == "attention vector"
     assert parameter(structure, "lin_l.parametrizations.weight.original1").role == "feature weight"
     assert parameter(structure, "lin_l.parametrizations.weight.original1").module == "lin_l"
+
+
+def test_observed_uses_give_the_structure_that_a_run_gives():
+    class Swapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first, self.unused = nn.Linear(4, 2), gnn.SAGEConv(8, 4), nn.Linear(3, 3)
+            self.propagate = gnn.APPNP(2, 0.1)
+
+        def forward(self, x, edge_index):
+            return self.last(self.propagate(self.first(x, edge_index), edge_index))
+
+    model = Swapped()
+    uses = ["", "first", "first.lin_l", "first.lin_l.weight", "propagate", "last", "last.weight"]
+    used = order_layers(parameters_by_layer(model), uses)
+
+    assert used == ["first", "propagate", "last"]
+    assert discover_in_order(model, used) == discover(model, X, EDGES)
 
 
 def test_a_model_without_parameters_is_refused():

@@ -43,6 +43,13 @@ class Slotted:
     logits: Tensor
 
 
+class Private:
+    __slots__ = ("__logits",)
+
+    def __init__(self, logits: Tensor) -> None:
+        self.__logits = logits
+
+
 class Kind(Enum):
     ONE = 1
 
@@ -59,11 +66,12 @@ def graph() -> HeteroData:
         (A, [A]),
         (COUNT, []),
         (torch.ones(2, dtype=torch.complex64), [torch.ones(2, dtype=torch.complex64)]),
-        ((A, [B, {"x": A}]), [A, B, A]),
+        ((A, [B, {"x": A}]), [A, B]),
         (OrderedDict(b=B, a=(COUNT, A)), [B, A]),
         (Named(A, COUNT), [A]),
         (Output(A, (B, A)), [A, B, A]),
         (Slotted(A), [A]),
+        (Private(A), [A]),
         (Data(x=A, edge_index=COUNT), [A]),
         (deque([A, {"b": B}]), [A, B]),
         (frozenset([A]), [A]),

@@ -79,8 +79,8 @@ RULES: dict[str, Rule] = {
         "is_pinned is_coalesced isnan isinf isfinite isposinf isneginf nonzero count_nonzero any all "
         "logical_not logical_and logical_or logical_xor is_nonzero ones_like new_ones rand_like randn_like "
         "randint_like full_like sym_size sym_numel normal uniform exponential bernoulli_ sym_stride "
-        "sym_storage_offset _fused_sdp_choice _nested_tensor_size random geometric cauchy log_normal indices _indices crow_indices "
-        "col_indices ccol_indices row_indices _nnz sparse_dim dense_dim",
+        "sym_storage_offset _fused_sdp_choice _nested_tensor_size random geometric cauchy log_normal indices _indices "
+        "crow_indices col_indices ccol_indices row_indices _nnz sparse_dim dense_dim",
     ),
     **each(elementwise.sign, "sign sgn signbit angle heaviside"),
     # move, repeat, select

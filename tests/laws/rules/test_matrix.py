@@ -162,7 +162,7 @@ def _cudnn(trace: Trace, layer: nn.RNNBase, features: Tensor, states: Any) -> Te
         "cx": cx, "mode": mode, "bidirectional": layer.bidirectional,
     }  # fmt: skip
     call = Call(aten._cudnn_rnn.default, arguments, (out, hx), features.shape, trace._exponents, trace.label_of)
-    trace.set_label(out, list(RULES["_cudnn_rnn"](call))[0])
+    trace.set_label(out, next(iter(RULES["_cudnn_rnn"](call))))
     return out
 
 

@@ -39,6 +39,7 @@ from gatdiag.recorder.edges import Edges
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.outside import Outside, is_measurable_call, run_as_is
 from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
+from gatdiag.recorder.hooks.threads import TrainingThread
 from gatdiag.recorder.schedule import Stopwatch
 from gatdiag.recorder.settings import Selection
 from gatdiag.recorder.tape import Tape
@@ -104,6 +105,7 @@ class LayerRecorder:
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
         self._idle_listener = _IdleListener(self)
         self._waits = False  # for the next training pass, while idle
+        self._thread = TrainingThread()
         self.is_idle = False  # only the next training pass is waited for
         self._warning_filter: Any = None
         self.due_groups: frozenset[str] = frozenset()  # measured at the coming step; empty if it is not recorded
@@ -216,7 +218,7 @@ class LayerRecorder:
             if self._tape.is_done:
                 self._drop_tape()
         layer = self._layers.get(id(module))
-        if (layer is None and module is not self._root) or _should_ignore_call():
+        if (layer is None and module is not self._root) or self._is_ignored():
             return
         with self._stopwatch:
             if module is self._root and not is_in_backward_pass():
@@ -228,7 +230,7 @@ class LayerRecorder:
     def on_module_start_while_idle(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The only hook while steps are not recorded."""
         is_own = module is self._root or id(module) in self._layers
-        if not (is_own and self.is_attached) or _should_ignore_call():
+        if not (is_own and self.is_attached) or self._is_ignored():
             return
         begin = self._stopwatch.clock()
         if not is_in_backward_pass():
@@ -257,7 +259,7 @@ class LayerRecorder:
         kwargs, output = rest if len(rest) == 2 else (None, None)
         layer = self._layers.get(id(module))
         is_model = module is self._root or (layer is None and self._is_compiled_model(module))
-        if (layer is not None or is_model) and not _should_ignore_call():
+        if (layer is not None or is_model) and not self._is_ignored():
             with self._stopwatch:
                 if layer is not None:
                     self._end_layer(*layer, (*args, *(kwargs or {}).values()), output)
@@ -266,6 +268,9 @@ class LayerRecorder:
                     self._recorder.on_forward(args, kwargs, output)
         if self._tape is not None:
             self._tape.on_module_end(module, args, kwargs, output)
+
+    def _is_ignored(self) -> bool:
+        return _should_ignore_call() or not (is_in_backward_pass() or self._thread.is_current)
 
     def _is_compiled_model(self, module: nn.Module) -> bool:
         """True for the compiled model, whose own call cannot be seen; by name, because its class is slow to import."""
@@ -412,6 +417,7 @@ class LayerRecorder:
 
     def take_pass(self) -> ForwardPass:
         """The forward pass whose row this step gets; it does not change afterwards."""
+        self._thread.become()
         forward_pass = self._last_with_gradient or self._pass
         forward_pass.is_taken = True
         return forward_pass

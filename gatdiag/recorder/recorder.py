@@ -4,8 +4,9 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -30,12 +31,13 @@ from gatdiag.recorder.optimizers import (
     output_unscale,
     parameter_unscale,
 )
+from gatdiag.recorder.ranks import Claim, end_at_exit, is_first_process
 from gatdiag.recorder.scalars import TrainerMetrics, are_plain, find_training_loss, flatten, to_scalar
 from gatdiag.recorder.schedule import Pace, StepCounter, Stopwatch
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.signals import Signals
 from gatdiag.recorder.weights import are_equal, are_finite
-from gatdiag.recorder.writer import Writer
+from gatdiag.recorder.writer import Writer, check_folder
 from gatdiag.structure.adapters import EXPLAINER_MASK
 from gatdiag.structure.replica import unwrap
 
@@ -92,7 +94,7 @@ class Recorder:
             raise InputError(f"watch() expects the folder of the run as a path, such as 'runs/gat10', got {folder!r}")
         settings = settings or Settings()
         self.folder = Path(folder).absolute()
-        self.enabled = enabled and not _is_disabled() and _is_first_process()
+        self.enabled = enabled and not _is_disabled()
         self.has_begun_step = False
         self._root = unwrap(model)
         self._settings, self._selection, self._observer = settings, settings.selection, observer
@@ -103,7 +105,11 @@ class Recorder:
         self._model = WatchedModel(self._root, settings, self._guard, self._begin_plan, self._apply_plan)
         self._layers = LayerRecorder(self._root, self._model.tape, self._selection, self._guard, self._stopwatch, self)
         self._steps = OptimizerHooks(self._parameters, self, self._guard, settings.optimizers)
-        self._writer: Writer | None = None
+        self._writer: Writer | None = None  # None until the first step
+        self._claim = Claim()
+        self._is_undecided = False  # whether this process records, until the first step
+        self._given_folder = self.folder
+        self._logged_early: list[dict[str, Any]] = []  # before the first step
         self._backlog: Backlog | None = None  # None until the first training step, and after parameters were replaced
         self._sample: Sample | None = None  # of the open step
         self._gradient_count = -1  # parameters with a gradient in the last step
@@ -126,6 +132,10 @@ class Recorder:
     def __repr__(self) -> str:
         """The run's folder and the number of steps."""
         return f"<Recorder of {self.folder}: {self._counter.step} steps>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, is disabled."""
+        return _make_disabled, (self.folder,)
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -151,13 +161,12 @@ class Recorder:
             **meta.describe_recording(self._selection),
         }
         about |= {} if settings.name is None else {"name": settings.name}
+        self._about, self._static_layers, self._is_undecided = about, layers, True
         self._finish_other_in_folder()
-        self._writer = Writer(self.folder, about, self._guard, settings, layers)
-        self.folder = self._writer.folder
-        if settings.warn:
-            self._alarm = Alarm(self._diagnosis, self._guard, self._writer.first_non_finite)
+        if is_first_process():
+            self.folder, first = check_folder(self._given_folder, settings, layers)
+            self._counter.start(first)
         self._finish_other_of_model()
-        self._counter.start(self._writer.next_step)
         self._start_step()
         self._layers.set_layers(layers)
         self._layers.attach()
@@ -165,6 +174,28 @@ class Recorder:
         _active.append(self)
         atexit.register(self._end_at_exit)
         return self
+
+    def _decide(self) -> None:
+        """Called when the first step is seen: open the run, if it is this process that records it."""
+        if not self._is_undecided:
+            return
+        self._is_undecided = False
+        if not self._claim.take() or not self._guard("all measurements", self._open):
+            self.enabled = False
+            self._layers.detach()
+            self._steps.detach()
+
+    def _open(self) -> bool:
+        settings = self._settings
+        self._writer = writer = Writer(self._given_folder, self._about, self._guard, settings, self._static_layers)
+        self.folder, self._process = writer.folder, os.getpid()
+        if settings.warn:
+            self._alarm = Alarm(self._diagnosis, self._guard, writer.first_non_finite)
+        for given in self._logged_early:
+            self._write_scalars(given, self._counter.step)
+        self._logged_early = []
+        end_at_exit(self._end_at_exit)
+        return self._model.plan is None or self._write_plan(self._model.plan, writer)
 
     def __enter__(self) -> Self:
         """Start recording, if it has not started, until the context is left."""
@@ -204,11 +235,18 @@ class Recorder:
         self._end(None if is_interactive else getattr(sys, "last_value", None))  # the uncaught exception
 
     def _end(self, error: BaseException | None) -> None:
-        if self not in _active or self._writer is None or self._process != os.getpid():
+        if self not in _active or self._process != os.getpid():
             return
-        writer, self._has_ended = self._writer, True
+        if self._is_undecided and not self._claim.is_taken:
+            self._decide()  # no step was made
+        self._has_ended, self._is_undecided = True, False
         _active.remove(self)
         atexit.unregister(self._end_at_exit)
+        if self._writer is None:
+            self._detach()
+            self._model.release()
+            return
+        writer = self._writer
         notes: list[str] = []
         try:
             self._detach()
@@ -274,23 +312,27 @@ class Recorder:
             mappings: As `scalars`; nested mappings are flattened: `{"train": {"loss": loss}}` gives "train/loss".
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. The figures draw "loss".
         """
-        if self._writer is None or not self._layers.is_attached:
+        if not self._layers.is_attached:
             return
-        begin = self._stopwatch.clock()
-        given = scalars
+        with self._stopwatch:
+            self._log(mappings, scalars)
+
+    def _log(self, mappings: Sequence[Mapping[Any, Any]], scalars: Mapping[str, Any]) -> None:
+        given: Mapping[str, Any] = scalars
         if mappings or not are_plain(scalars.values()):
-            given = {}
+            given = merged = dict[str, Any]()
             for mapping in (*mappings, scalars):
-                self._guard(f"logged values ({type(mapping).__name__})", given.update, flatten(mapping))
+                self._guard(f"logged values ({type(mapping).__name__})", merged.update, flatten(mapping))
         self._logs_loss |= "loss" in given
         self._write_scalars(
             given, self._counter.step if self.has_begun_step or self._steps.is_open else self._counter.last_step
         )
-        self._stopwatch.seconds += self._stopwatch.clock() - begin
 
     def _write_scalars(self, given: Mapping[str, Any], step: int) -> None:
         """Add scalars to the row of a step."""
-        if self._writer is None or not given:
+        if self._writer is None:
+            found = {name: self._guard(f"values of {name!r}", to_scalar, name, value) for name, value in given.items()}
+            self._logged_early.append({name: value for name, value in found.items() if value is not None})
             return
         values: dict[str, float | Tensor] = {}
         for name, value in given.items():
@@ -325,7 +367,8 @@ class Recorder:
         """
         from gatdiag.diagnosis import Diagnosis  # imports pandas, which recording does not need
 
-        found: Diagnosis | None = self._guard("the diagnosis", self._diagnosis)
+        with self._stopwatch:  # training waits meanwhile, if it runs in another thread
+            found: Diagnosis | None = self._guard("the diagnosis", self._diagnosis)
         return Diagnosis() if found is None else found
 
     def _diagnosis(self, codes: Collection[str] = ()) -> "Diagnosis":
@@ -337,7 +380,7 @@ class Recorder:
             return Diagnosis()
         if self not in _active or self._process != os.getpid():
             return diagnose(self.folder)
-        with self._stopwatch, Outside():
+        with Outside():
             self._measure_backlog(self._counter.last_step)
             if self._backlog is not None:
                 self._write_signals(at_once=True)
@@ -366,6 +409,7 @@ class Recorder:
             with recorder.step():
                 my_update(model)
         """
+        self._decide()
         if self._writer is not None and self._layers.is_attached:
             if number is not None:
                 self._steps.close()
@@ -397,13 +441,13 @@ class Recorder:
     def on_gradient(self) -> None:
         """Called in the backward pass, with the gradient of a layer's or the model's output just computed."""
         self.has_begun_step = True
+        self._decide()
         if self._backward_pass.is_new and self._backlog is not None and self._counter.record is not None:
             self._guard("gradient norms before clipping", self._watch_backward_pass, self._backlog)
 
     def _watch_backward_pass(self, backlog: Backlog) -> None:
         self._backward_pass.begin(backlog.plan.weights.flat.tensors)
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self._on_last_gradient)
+        _call_after_backward_pass(partial(_call_after_backward_pass, self._on_last_gradient))
 
     @run_as_is
     def _on_last_gradient(self) -> None:
@@ -421,7 +465,7 @@ class Recorder:
 
     def on_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Called after the model's forward pass."""
-        if self._process == os.getpid():
+        if self._process == os.getpid() or self._is_undecided:
             self._model.on_forward((args, kwargs))
             if self._is_recorded_training:
                 self._guard("this step", self._add_unfrozen)
@@ -436,6 +480,7 @@ class Recorder:
         with self._stopwatch:
             self._model.on_step(self._counter.step)
             with Outside():
+                self._decide()
                 self._guard("this step", self._open_step, optimizers)
                 if self._counter.record is not None:
                     self._guard("signals", self._signals.before_step, optimizers, self._sample)
@@ -464,12 +509,11 @@ class Recorder:
             if self._counter.record is not None and self._backlog is not None:
                 self._guard("signals", self._write_signals)
             self._log_trainer_metrics(self._counter.step)
-        self._sample, self._step_optimizers = None, ()
-        self.has_begun_step = False
-        self._counter.advance()
-        if self._counter.record is None:
-            self._backward_pass.take()  # drop it: another loss's backward pass may have run before this step ended
-        with self._stopwatch, Outside():
+            self._sample, self._step_optimizers = None, ()
+            self.has_begun_step = False
+            self._counter.advance()
+            if self._counter.record is None:
+                self._backward_pass.take()  # drop it: another loss's backward pass may have run before this step ended
             self._check_for_errors()
             self._start_step()
             self.go_idle()
@@ -662,10 +706,13 @@ class Recorder:
     # --- the plan -----------------------------------------------------------------------------------------------------
 
     def _begin_plan(self, plan: RecordingPlan) -> bool:
-        """Write the plan and the initial weights."""
+        """Record what is planned."""
         self._layers.set_layers(plan.layers)
-        writer = self._writer
-        if writer is None or self._guard("all measurements", writer.write_plan, plan) is not True:
+        return self._is_undecided or (self._writer is not None and self._write_plan(plan, self._writer))
+
+    def _write_plan(self, plan: RecordingPlan, writer: Writer) -> bool:
+        """Write the plan and the initial weights."""
+        if self._guard("all measurements", writer.write_plan, plan) is not True:
             return False
         self._guard("changes since the beginning", writer.save_initial, plan.weights)
         self._start_backlog(plan, writer)
@@ -703,10 +750,19 @@ def _collect_gradients(plan: RecordingPlan) -> list[Tensor]:
     return [gradient for tensor in plan.weights.flat.tensors if (gradient := tensor.grad) is not None]
 
 
+def _call_after_backward_pass(function: Callable[[], object]) -> None:
+    """Call a function when the backward pass that runs now has ended.
+
+    Data parallelism reduces gradients in such a call, too, which it asks for at the last gradient. A call that is asked
+    for in a call comes after that.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(function)
+
+
+def _make_disabled(folder: Path) -> Recorder:
+    return Recorder(nn.Module(), folder, enabled=False)
+
+
 def _is_disabled() -> bool:
     return os.environ.get(DISABLED, "").strip().lower() not in ("", "0", "false", "no")
-
-
-def _is_first_process() -> bool:
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)

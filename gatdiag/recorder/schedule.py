@@ -1,6 +1,7 @@
 """Which steps are recorded: those that `every=` selects, as often as the time budget allows."""
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def schedule(every: Every) -> Callable[[int], bool]:
 
 
 class Stopwatch:
-    """A reentrant context manager that measures the time spent on recording.
+    """A reentrant context manager that measures the time spent on recording, in one thread at a time.
 
     Attributes:
         clock: Returns the time in seconds.
@@ -66,9 +67,11 @@ class Stopwatch:
         self.clock = clock
         self.seconds = self._start = 0.0
         self._depth = 0
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         """Start."""
+        self._lock.acquire()
         self._depth += 1
         if self._depth == 1:
             self._start = self.clock()
@@ -78,6 +81,7 @@ class Stopwatch:
         self._depth -= 1
         if self._depth == 0:
             self.seconds += self.clock() - self._start
+        self._lock.release()
 
 
 @dataclass

@@ -68,7 +68,7 @@ class ScalarLog:
         best: Name of a scalar, at whose best value the parameters are saved, and whether larger is better.
 
     Attributes:
-        writer: None until the recording starts.
+        writer: None until the first step.
         parameters: What is saved at the best value; None until the first step.
     """
 
@@ -77,7 +77,16 @@ class ScalarLog:
         self._trainer = _TrainerMetrics(model)
         self._logs_loss = self._is_loss_known = False
         self.writer: Writer | None = None
+        self._early: list[
+            tuple[dict[str, float | Tensor], int]
+        ] = []  # values and their steps, before there is a writer
         self.parameters: ParameterMeasurer | None = None
+
+    def open(self, writer: Writer) -> None:
+        """Write to a run from now on, first what was logged before."""
+        self.writer, early, self._early = writer, self._early, []
+        for values, step in early:
+            self._write(values, step)
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
         """Log what the loop has logged."""
@@ -107,14 +116,15 @@ class ScalarLog:
         self._write(values if loss is None else {**values, "loss": values[loss]}, step)
 
     def _write(self, given: Mapping[str, Any], step: int) -> None:
-        if self.writer is None or not given:
-            return
         values: dict[str, float | Tensor] = {}
         for name, value in given.items():
-            if self.writer.can_log(name):
+            if self.writer is None or self.writer.can_log(name):
                 number = self._guard(f"values of {name!r}", to_scalar, name, value)
                 if number is not None:
                     values[name] = number
+        if self.writer is None:
+            self._early.append((values, step))
+            return
         self.writer.row(step).update(values)
         if self._best is not None and self._best[0] in values and self.parameters is not None:
             value = float(values[self._best[0]])

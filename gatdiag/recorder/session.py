@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import nn
 
 from gatdiag.errors import InputError
@@ -19,10 +18,11 @@ from gatdiag.recorder.buffer import Observer
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.outside import never_compiled
 from gatdiag.recorder.plan import find_static_layers
+from gatdiag.recorder.ranks import Claim, end_at_exit, is_first_process
 from gatdiag.recorder.scalars import are_plain, flatten
 from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.step import StepRecorder
-from gatdiag.recorder.writer import Writer
+from gatdiag.recorder.writer import Writer, check_folder
 from gatdiag.structure.replica import unwrap
 
 if TYPE_CHECKING:
@@ -69,10 +69,12 @@ class Recorder:
             raise InputError(f"watch() expects the folder of the run as a path, such as 'runs/gat10', got {folder!r}")
         settings = settings or Settings()
         self.folder = Path(folder).absolute()
-        self.enabled = enabled and not _is_disabled() and _is_first_process()
+        self.enabled = enabled and not _is_disabled()
         self._root, self._settings, self._observer, self._guard = unwrap(model), settings, observer, Guard()
-        self._steps = StepRecorder(self._root, settings, self._guard, self._after_step, observer)
-        self._writer: Writer | None = None
+        self._steps = StepRecorder(self._root, settings, self._guard, self._open, self._after_step, observer)
+        self._writer: Writer | None = None  # None until the first step
+        self._claim = Claim()
+        self._given_folder = self.folder
         self._alarm: Alarm | None = None
         self._has_ended = False
         self._is_context = False  # used in a `with` statement; otherwise the recording ends when the interpreter exits
@@ -81,6 +83,10 @@ class Recorder:
     def __repr__(self) -> str:
         """The run's folder and the number of steps."""
         return f"<Recorder of {self.folder}: {self._steps.counter.step} steps>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, is disabled."""
+        return _make_disabled, (self.folder,)
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -98,24 +104,34 @@ class Recorder:
             raise InputError(
                 "A recorder records once, and this one has ended; call gatdiag.watch again for another run"
             )
+        layers, first_step = find_static_layers(self._root, self._settings.layer_filter), 0
+        self._finish_other_in_folder()
+        if is_first_process():
+            self.folder, first_step = check_folder(self._given_folder, self._settings, layers)
+        self._finish_other_of_model()
+        self._steps.start(first_step)
+        _active.append(self)
+        atexit.register(self._end_at_exit)
+        return self
+
+    def _open(self) -> Writer | None:
+        """Open the run if it is this process that records it; called when the first step is seen."""
+        if not self._claim.take():
+            return None
         settings = self._settings
-        layers = find_static_layers(self._root, settings.layer_filter)
         about = {
             **meta.describe_model(self._root),
             "cadence": settings.cadence,
             **meta.describe_recording(settings.selection),
         }
         about |= {} if settings.name is None else {"name": settings.name}
-        self._finish_other_in_folder()
-        self._writer = Writer(self.folder, about, self._guard, settings, layers)
-        self.folder = self._writer.folder
+        layers = find_static_layers(self._root, settings.layer_filter)
+        self._writer = writer = Writer(self._given_folder, about, self._guard, settings, layers)
+        self.folder, self._process = writer.folder, os.getpid()
         if settings.warn:
-            self._alarm = Alarm(self._diagnosis, self._guard, self._writer.first_non_finite)
-        self._finish_other_of_model()
-        self._steps.start(self._writer)
-        _active.append(self)
-        atexit.register(self._end_at_exit)
-        return self
+            self._alarm = Alarm(self._diagnosis, self._guard, writer.first_non_finite)
+        end_at_exit(self._end_at_exit)
+        return writer
 
     def __enter__(self) -> Self:
         """Start recording, if it has not started, until the context is left."""
@@ -155,11 +171,18 @@ class Recorder:
         self._end(None if is_interactive else getattr(sys, "last_value", None))  # the uncaught exception
 
     def _end(self, error: BaseException | None) -> None:
-        if self not in _active or self._writer is None or self._process != os.getpid():
+        if self not in _active or self._process != os.getpid():
             return
-        writer, steps, self._has_ended = self._writer, self._steps, True
+        steps = self._steps
+        if not self._claim.is_taken:
+            steps.decide()  # no step was made
+        self._has_ended = True
         _active.remove(self)
         atexit.unregister(self._end_at_exit)
+        if (writer := self._writer) is None:
+            steps.detach()
+            steps.release()
+            return
         notes: list[str] = []
         try:
             steps.detach()
@@ -223,7 +246,7 @@ class Recorder:
         if self not in _active:
             return
         steps = self._steps
-        with steps.stopwatch:
+        with steps.lock, steps.stopwatch:
             given = scalars
             if mappings or not are_plain(scalars.values()):
                 given = {}
@@ -265,8 +288,9 @@ class Recorder:
         if self not in _active or self._process != os.getpid():
             return diagnose(self.folder)
         counter = self._steps.counter
-        self._steps.write_waiting(counter.last_step)
-        facts = Facts(self._writer.read_run(counter.step))
+        with self._steps.lock:
+            self._steps.write_waiting(counter.last_step)
+            facts = Facts(self._writer.read_run(counter.step))
         return run_checks(facts) if not codes or has_finding(facts, codes) else Diagnosis()
 
     @never_compiled
@@ -302,6 +326,5 @@ def _is_disabled() -> bool:
     return os.environ.get(DISABLED, "").strip().lower() not in ("", "0", "false", "no")
 
 
-def _is_first_process() -> bool:
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)
+def _make_disabled(folder: Path) -> Recorder:
+    return Recorder(nn.Module(), folder, enabled=False)

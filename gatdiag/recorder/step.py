@@ -25,6 +25,7 @@ from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_bac
 from gatdiag.recorder.hooks.modules import ModuleHooks
 from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scaler, output_unscale, parameter_unscale
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
+from gatdiag.recorder.hooks.threads import TrainingThread
 from gatdiag.recorder.inspection import Inspection, Output
 from gatdiag.recorder.measure.layers import LayerMeasurer, LayerRun
 from gatdiag.recorder.measure.parameters import are_equal, are_finite, measure_pieces
@@ -64,10 +65,10 @@ def _contained(
         @run_as_is
         @wraps(method)
         def contained(self: "StepRecorder", *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-            if self.process != os.getpid():
+            if self._is_of_other_process():
                 return None
             self.is_autocast = torch._C._is_any_autocast_enabled()
-            with self.stopwatch, Outside():
+            with self.lock, self.stopwatch, Outside():
                 found: _T | None = self.guard(what, method, self, *args, **kwargs)
                 return found
 
@@ -83,6 +84,7 @@ class StepRecorder:
         root: The model.
         settings: What is recorded.
         guard: Contains failures.
+        open_writer: Called before the first step; returns None if another process records.
         after_step: Called after each step.
         observer: Called with the status of the training after each measurement.
 
@@ -96,7 +98,7 @@ class StepRecorder:
         plan: What is recorded; None until the first step, and after parameters were replaced.
         buffer: Samples that wait to be measured; None as long as there is no plan.
         has_begun_step: Whether the forward pass of the coming step has begun.
-        process: Number of the process that records.
+        lock: Held while anything is measured or written, as another thread may ask for a diagnosis.
     """
 
     def __init__(
@@ -104,11 +106,12 @@ class StepRecorder:
         root: nn.Module,
         settings: Settings,
         guard: Guard,
+        open_writer: Callable[[], Writer | None],
         after_step: Callable[[], None],
         observer: Observer | None,
     ) -> None:
         self._root, self._settings, self.guard = root, settings, guard
-        self._after_step, self._observer = after_step, observer
+        self._open_writer, self._after_step, self._observer = open_writer, after_step, observer
         self.stopwatch = Stopwatch()
         self.counter = StepCounter(settings.every, settings.budget_share, self.stopwatch, guard)
         self.modules = ModuleHooks(root, self)
@@ -119,14 +122,16 @@ class StepRecorder:
         self.plan: RecordingPlan | None = None
         self.buffer: SampleBuffer | None = None
         self.has_begun_step = False
-        self.process = os.getpid()
+        self.lock = threading.RLock()
+        self._process: int | None = None  # that records; None until the first step
+        self._has_ended = False
         self.is_autocast = False  # whether the hook was called under autocast
         self._writer: Writer | None = None
         self._has_planned = False  # even if it failed
         self._was_traced_in_training = False
         self._binding = Binding(root)
         self._sample: Sample | None = None  # of the coming or the open step, if it is recorded
-        self._thread: int | None = None  # in which the model is trained
+        self._thread = TrainingThread()
         self._backward_passes = BackwardPasses(self._on_backward_end)
         self._flat: FlatParameters | None = None  # of all parameters, until there is a plan
         self._raw: Flat | None = None  # gradients after the last backward pass
@@ -142,16 +147,30 @@ class StepRecorder:
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
-    def start(self, writer: Writer) -> None:
+    def start(self, first_step: int) -> None:
         """Register the hooks, and begin the first step."""
-        self._writer = self.scalars.writer = writer
-        self.counter.start(writer.next_step)
+        self.counter.start(first_step)
         self.modules.set_layers(find_static_layers(self._root, self._settings.layer_filter))
         if "balance" in self._settings.selection.every and self._settings.laws is None:
             self.modules.start_trace()
         self.modules.attach()
         self.optimizers.attach()
         self._start_step()
+
+    def decide(self) -> None:
+        """Open the run if it is this process that records it. Called when the first step is seen, or none was made."""
+        if self._process is not None or self._has_ended:
+            return
+        self._process = os.getpid()
+        self._writer = self.guard("all measurements", self._open_writer)
+        if self._writer is None:
+            self._has_ended = True
+            self.detach()
+        else:
+            self.scalars.open(self._writer)
+
+    def _is_of_other_process(self) -> bool:
+        return self._has_ended or (self._process is not None and self._process != os.getpid())
 
     def detach(self) -> None:
         """Remove all hooks. May be called twice."""
@@ -200,7 +219,7 @@ class StepRecorder:
 
     def _is_elsewhere(self) -> bool:
         """True in another thread than the one that trains the model."""
-        return self._thread is not None and threading.get_ident() != self._thread
+        return not (is_in_backward_pass() or self._thread.is_current)
 
     @_contained("this step")
     def on_training(self) -> None:
@@ -298,7 +317,9 @@ class StepRecorder:
     @_contained("this step")
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """The weights are about to move."""
-        self._step_optimizers, self._thread = optimizers, threading.get_ident()
+        self._step_optimizers = optimizers
+        self._thread.become()
+        self.decide()
         if self.counter.record is None:
             self.modules.wait()  # if an exception prevents the end of this step, the next training pass closes it
         self.guard("all measurements", self._prepare_plan)
@@ -370,12 +391,15 @@ class StepRecorder:
 
     def on_step_end(self) -> None:
         """The weights have moved."""
-        self._close_step()
-        self._sample, self._step_optimizers = None, ()
-        self.has_begun_step = False
-        self.counter.advance()
-        self._after_step()
-        self._start_step()
+        if self._is_of_other_process():
+            return
+        with self.lock:
+            self._close_step()
+            self._sample, self._step_optimizers = None, ()
+            self.has_begun_step = False
+            self.counter.advance()
+            self._after_step()
+            self._start_step()
 
     @_contained("this step")
     def _close_step(self) -> None:

@@ -28,6 +28,26 @@ _MAX_NAMES = 900
 _MAX_OPTIMIZERS = 100  # a loop may create one at each step
 
 
+def check_folder(folder: Path, settings: Settings, layers: Sequence[Layer]) -> tuple[Path, int]:
+    """Where a run would be written, and its first step; creates nothing.
+
+    Raises:
+        InputError: It could not be written there.
+    """
+    try:
+        if settings.resume is False:
+            return Store.check(folder, overwrite=settings.overwrite, beside=settings.numbered), 0
+        first = Store.check_resume(folder, None if settings.resume is True else settings.resume)
+        meta.check_same_model(load(folder).meta["structure"], layers)
+        return folder, first
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(folder: Path, error: Exception) -> InputError:
+    return InputError(f"The run cannot be written to {folder}: {error}; use another folder")
+
+
 class Writer:
     """Writes one run."""
 
@@ -50,7 +70,7 @@ class Writer:
                 meta.check_same_model(load(folder).meta["structure"], layers)
                 self._store = Store.resume(folder, None if resume is True else resume)
         except (OSError, ValueError) as error:  # ValueError: an invalid file name
-            raise InputError(f"The run cannot be written to {folder}: {error}; use another folder") from error
+            raise _cannot_write(folder, error) from error
         self.folder = self._store.folder
         self._resumed = resume is not False
         self.next_step = self._store.next_step

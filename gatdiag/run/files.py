@@ -221,6 +221,20 @@ def acquire_lock(folder: Path, timeout: float = _LOCK_TIMEOUT) -> "BaseFileLock"
     return lock
 
 
+def check_unlocked(folder: Path) -> None:
+    """Raise `TakenError` if a live process is writing to the folder; creates nothing."""
+    if (folder / LOCK).exists():
+        acquire_lock(folder).release()
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `OSError` if the folder could not be created or written; creates nothing."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    code = errno.ENOTDIR if not nearest.is_dir() else 0 if os.access(nearest, os.W_OK | os.X_OK) else errno.EACCES
+    if code:
+        raise OSError(code, os.strerror(code), str(nearest))
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a live process is writing to the folder."""
     if (folder / LOCK).exists():

@@ -104,6 +104,27 @@ class Store:
             files.name_folder(Path(folder), place)
             return store
 
+    @staticmethod
+    def check(folder: PathLike, *, overwrite: bool = False, beside: bool = False) -> Path:
+        """Where `create` or `create_beside` would start a run; raises what they would, and creates nothing."""
+        place = next(files.free_folders(Path(folder))) if beside else Path(folder)
+        files.check_free(place, overwrite=overwrite)
+        files.check_unlocked(place)
+        files.check_writable(place)
+        return place
+
+    @staticmethod
+    def check_resume(folder: PathLike, step: int | None = None) -> int:
+        """The step at which `resume` would continue a run; raises what it would, and changes nothing."""
+        _check_step(step)
+        run = Run(Path(folder))
+        files.check_unlocked(run.folder)
+        files.check_writable(run.folder)
+        if step is not None:
+            return step
+        steps = (run.arrow(name).column("step") for name in tables.ROWS)
+        return max((int(pc.max(column).as_py()) + 1 for column in steps if len(column)), default=0)
+
     @classmethod
     def resume(cls, folder: PathLike, step: int | None = None) -> "Store":
         """Continue a run that was finished, failed or killed.
@@ -117,8 +138,7 @@ class Store:
             OSError: The folder cannot be written.
         """
         folder = Path(folder)
-        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-            raise InputError(f"The step to resume at should be an integer from 0, got {step!a}")
+        _check_step(step)
         meta.read(folder)
         lock = files.acquire_lock(folder)
         try:
@@ -291,6 +311,11 @@ def fill_parameters(folder: PathLike, step: int, values: Mapping[str, Mapping[st
         tables.write_parquet(files.parquet_path(folder, "parameters"), "parameters", iter([table]))
     finally:
         lock.release()
+
+
+def _check_step(step: int | None) -> None:
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise InputError(f"The step to resume at should be an integer from 0, got {step!a}")
 
 
 def _seal(folder: Path, contents: meta.Meta) -> None:

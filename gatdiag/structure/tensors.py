@@ -136,7 +136,7 @@ def _parts(value: Any, name: str) -> Iterable[tuple[str, Any]] | None:
 
 
 def _attributes(value: Any, name: str) -> list[tuple[str, Any]] | None:
-    names = [each for kind in type(value).__mro__ for each in _listed(vars(kind).get("__slots__", ()))]
+    names = [each for kind in type(value).__mro__ for each in _slots(kind)]
     if names or hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
         slots = [(each, getattr(value, each)) for each in names if hasattr(value, each)]
         return [*slots, *getattr(value, "__dict__", {}).items()]
@@ -146,6 +146,9 @@ def _attributes(value: Any, name: str) -> list[tuple[str, Any]] | None:
         return None
 
 
-def _listed(slots: str | Iterable[str]) -> list[str]:
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [each for each in names if each not in ("__dict__", "__weakref__")]
+def _slots(kind: type) -> list[str]:
+    """The attributes that a class has slots for, by the names that they have outside of it."""
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else [each for each in slots if each not in ("__dict__", "__weakref__")]
+    private = f"_{kind.__name__.lstrip('_')}"
+    return [private + name if name.startswith("__") and not name.endswith("__") else name for name in names]

@@ -200,7 +200,7 @@ class Backlog:
         seen = _rows([step for step, _ in watched], "parameter", len(self.plan.weights.names), {"gradient_norm": norms})
         self._samples, self._watched = [], []
         self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
-        self.writer.write({name: rows for name, rows in tables.items() if rows}, seen, before)
+        self.writer.write({name: rows for name, rows in tables.items() if len(rows.get("step", ()))}, seen, before)
 
     def _parameters(self, samples: Sequence[Sample]) -> dict[str, Any]:
         if not samples:
@@ -219,6 +219,8 @@ class Backlog:
         for row, (sample, raw) in enumerate(zip(samples, raws, strict=True)):
             last = self._last
             norm = float(found.gradient_norm[row])
+            if self.plan.is_distributed:
+                continue
             columns = {"gradient_norm": norm}
             if raw is not None:
                 columns["gradient_norm_before_clipping"] = norm if raw is sample.gradients else float(raw_norms[row])

@@ -5,7 +5,7 @@ ends; parameters that are added are not recorded.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ from gatdiag.names import join_names
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.neurons import NeuronRecorder
 from gatdiag.recorder.settings import Selection, Settings
+from gatdiag.recorder.shards import distributed_parameters, layers_with_partial_outputs
 from gatdiag.recorder.tape import Tape
 from gatdiag.recorder.weights import Weights
 from gatdiag.roles import ATTENTION
@@ -36,6 +37,11 @@ _MAX_DELTA, _MAX_DELTA_LOW_PRECISION = 1e-3, 0.3
 _SMALLEST = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
 _NEGLIGIBLE = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 
+DISTRIBUTED = (
+    "other processes hold shards of the parameters, as with FSDP or tensor parallelism: what depends on all of a "
+    "parameter is not recorded, nor are gradient norms of the model and layers of which a process computes a part"
+)
+
 Inputs: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]  # of a forward pass; or a `Program` as the only argument
 
 
@@ -49,6 +55,7 @@ class RecordingPlan:
     laws: Laws | None = None  # of the whole model; None if they were not searched for or could not be found
     neurons: NeuronRecorder | None = None  # None if no law is recorded
     error: str | None = None  # why there are no laws
+    is_distributed: bool = False  # other processes hold parts of some parameters
 
     @property
     def recorded_laws(self) -> list[Law]:
@@ -104,21 +111,30 @@ def build_plan(model: nn.Module, inputs: Inputs | None, settings: Settings, no_i
         settings: Which layers and quantities are recorded.
         no_inputs: Why the inputs are not known, if they are not.
     """
+    distributed = distributed_parameters(model)
     args, kwargs = inputs or ((), {})
-    structure, error = _discover(model, args, kwargs)
+    structure, error = (discover(model), DISTRIBUTED) if distributed else _discover(model, args, kwargs)
     layers = select_layers(structure, settings.layer_filter)
+    if distributed:
+        partial = layers_with_partial_outputs(model)
+        layers = tuple(_without(layer, distributed) for layer in layers if layer.name not in partial)
     parameters = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     weights = Weights({info.name: parameters[info.name] for info in infos}, attention)
-    weights.others = [tensor for name, tensor in initialized_parameters(model).items() if name not in weights.names]
+    others = initialized_parameters(model).items()
+    weights.others = [tensor for name, tensor in others if name not in {*weights.names, *distributed}]
     weights.add_unfrozen()
-    plan = RecordingPlan(structure, layers, weights, error=error)
+    plan = RecordingPlan(structure, layers, weights, error=error, is_distributed=bool(distributed))
     if "balance" not in settings.selection.every:
         return plan
     if inputs is None:
         return replace(plan, error=no_inputs)
     return _search_laws(plan, model, inputs, settings.selection)
+
+
+def _without(layer: Layer, names: Collection[str]) -> Layer:
+    return replace(layer, parameters=tuple(info for info in layer.parameters if info.name not in names))
 
 
 def drop_disproved_laws(

@@ -225,6 +225,8 @@ class OptimizerHooks:
         if not self._recorder.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in held_by(optimizer).values() if parameter.grad is not None]
+        if any(type(gradient) is not Tensor for gradient in gradients):
+            return False  # distributed gradients cannot be read without the other processes
         return not any(bool(gradient.any()) for gradient in gradients)
 
 

@@ -288,6 +288,7 @@ class Recorder:
         elif (
             self._counter.records
             and self._model.plan is not None
+            and self._model.plan.layers
             and not writer.saw_layers
             and "outputs" in self._selection.every
         ):

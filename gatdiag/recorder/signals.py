@@ -29,6 +29,7 @@ from gatdiag.recorder.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.outside import Outside
 from gatdiag.recorder.layers import first_tensor, is_low_precision
+from gatdiag.recorder.shards import distributed_parameters, is_distributed
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
@@ -148,7 +149,7 @@ class Signals:
         o = first_tensor(output)
         if o is None:
             return
-        if not self._graph:
+        if not self._graph and not distributed_parameters(self._model):
             self._inspect_graph(o, [x for _, x in inputs])
         channels = channel_axis(self._model, o)
         if self.is_inspected:
@@ -342,9 +343,10 @@ def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested tuples, lists and dicts, with names such as "x" or "x[0]"."""
+    """All tensors that this process holds in nested tuples, lists and dicts, with names such as "x" or "x[0]"."""
     if isinstance(item, Tensor):
-        yield name or "x", item
+        if not is_distributed(item):
+            yield name or "x", item
     elif isinstance(item, Mapping):
         for key, value in item.items():
             yield from named_tensors(value, str(key))

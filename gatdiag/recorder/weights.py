@@ -146,7 +146,8 @@ class Weights:
         self._attention = set(attention)
         self.others: list[Tensor] = []
         self.is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
-        self.is_matrix = np.array([p.dim() > 1 and name not in self._attention for name, p in parameters.items()])
+        is_matrix = [p.dim() > 1 and name not in self._attention for name, p in parameters.items()]
+        self.is_matrix = np.array(is_matrix, dtype=bool)
         self._recorded = self.flat = FlatParameters(self.tensors)
         self._initial = self._recorded.weights()
         self._absolute = []  # of each flat tensor: positions of the entries of attention vectors

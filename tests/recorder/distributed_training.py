@@ -1,4 +1,4 @@
-"""Trainings on several processes, run by test_processes: python distributed_training.py CASE FOLDER, in each process."""
+"""Trainings on several processes, each of which runs: python distributed_training.py CASE FOLDER."""
 
 import json
 import os

@@ -93,7 +93,9 @@ def test_a_copy_records_nothing_and_knows_the_folder(tmp_path, how, when, enable
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [method for method in ("fork", "spawn") if method in multiprocessing.get_all_start_methods()])
+@pytest.mark.parametrize(
+    "method", [method for method in ("fork", "spawn") if method in multiprocessing.get_all_start_methods()]
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_of_a_loader_whose_dataset_holds_the_recorder(tmp_path, method):
     model, data = Gat(layers=2), graph()

@@ -6,6 +6,8 @@ several steps are measured together) -> `Writer` -> the store.
 - `recorder`: brings all parts together; `settings`: the arguments of `watch`
 - `layers`: modules -> rows of `layers`, with `attention`; `channels`: which axis of an output has the channels;
   `edges`: which has the nodes, and the edges between them; `deferred`: on an accelerator, outputs that wait
+- `hooks`: how they are noticed, unseen by the user's modes, by the compiler and in other threads
+- `ranks`: which process records; `shards`: what other processes hold a part of
 - `optimizers`: notices optimizer steps; `backward`: backward passes; `schedule`: which steps are recorded
 - `backlog`: copies of the weights and gradients of steps, which wait to be measured together
 - `weights`: these -> rows of `parameters`; `neurons`: these -> rows of `neurons`

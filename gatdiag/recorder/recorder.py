@@ -751,6 +751,7 @@ def _collect_gradients(plan: RecordingPlan) -> list[Tensor]:
     return [gradient for tensor in plan.weights.flat.tensors if (gradient := tensor.grad) is not None]
 
 
+@run_as_is
 def _call_after_backward_pass(function: Callable[[], object]) -> None:
     """Call a function when the backward pass that runs now has ended.
 

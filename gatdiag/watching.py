@@ -56,8 +56,9 @@ def watch(
     several backward passes go through one forward pass, dLoss/dX is that of the last one. If no optimizer of the model
     makes steps, those of an optimizer whose own parameters get no gradients are recorded, with a warning.
 
-    Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded. If a layer returns a
-    dict, such as one entry for each node type, the first entry is recorded. If parameters are replaced, recording of
+    Layers inside `torch.compile` cannot be read; parameters, gradients and laws are recorded. Steps inside a compiled
+    function are not seen. Forward passes in other threads than the one that trains are not recorded. If a layer returns
+    a dict, such as one entry for each node type, the first entry is recorded. If parameters are replaced, recording of
     the model ends with a warning: call `watch` again. Parameters that are added later are not recorded, nor are those
     passed to `torch.func.functional_call`.
 
@@ -67,7 +68,7 @@ def watch(
             (`training_step`, `encode` and `decode`), before the first backward pass, from the traced computation. Laws
             that the first gradients violate are not recorded, as with a penalty on weights in the loss. For a
             LightningModule, the values of `self.log` are recorded, and its loss as `loss`.
-        folder: Where the run is written; `gatdiag.run` documents the format. See `overwrite`.
+        folder: Where the run is written, from the first step on; `gatdiag.run` documents the format. See `overwrite`.
         every: Which steps are recorded. "auto": the first thirty, and then at least one in each tenth of the run,
             whatever its length and the cost; more as `budget` allows, which is every step until recording has taken
             about 1.5 s, and then ever fewer until 5% of the training time are kept. That includes expensive quantities,
@@ -107,7 +108,8 @@ def watch(
         progress: Show one line in the terminal: step, loss, and for each layer a bar for the logarithm of its gradient
             relative to its weights, from ▁ for 1e-7 to █ for 1; "·" is zero, "-" no gradient, "!" NaN.
         enabled: False disables recording, as the environment variable GATDIAG_DISABLE=1 does. In distributed training
-            only the first process records.
+            only the first process records, which is decided at the first step: gradients are those after reduction, and
+            layers those of its own batches. What FSDP and tensor parallelism distribute is left out, with a note.
 
     Returns:
         The recorder, which is already recording. Used as a context manager, it ends with the context; otherwise it

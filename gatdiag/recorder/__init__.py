@@ -6,6 +6,7 @@ end of the step) -> `SampleBuffer` (until several steps are measured together) -
 - `session`: start, end, and what a loop calls; `settings`: the arguments of `watch`
 - `step`: what happens between two updates; `samples`: what is known of a step; `budget`: which steps are recorded
 - `hooks`: torch's hooks -> events
+- `ranks`: which process records; `shards`: what other processes hold a part of
 - `measure`: tensors -> columns of the tables `layers`, `parameters`, `neurons` (laws) and `steps`
 - `plan`: what of a model is recorded, and its laws, decided before the first update
 - `buffer`: samples that wait to be measured together

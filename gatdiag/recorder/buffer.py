@@ -150,7 +150,7 @@ class SampleBuffer:
         self._samples, self._measured = [], []
         self._since, self._bytes, self._is_urgent = time.monotonic(), 0, False
         for tables in rows or [{}]:
-            self.writer.write({name: columns for name, columns in tables.items() if columns}, before)
+            self.writer.write({name: rows for name, rows in tables.items() if rows and len(rows["step"])}, before)
         if self._observer is not None and (status := self.status()) is not None:
             self._guard("the progress line", self._observer, status)
 
@@ -185,7 +185,9 @@ class SampleBuffer:
 
     def _compare(self, sample: Sample, gradient_norms: Floats) -> None:
         """Fill in the row of the table `steps`."""
-        self.writer.row(sample.step).update(self._steps.before(sample, gradient_norms))
+        columns = self._steps.before(sample, gradient_norms)
+        if not self.plan.is_distributed:  # otherwise they are of a part of the model
+            self.writer.row(sample.step).update(columns)
 
     def _layers(self, samples: Sequence[Sample]) -> dict[str, Any]:
         with_rows = [

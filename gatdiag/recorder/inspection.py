@@ -26,6 +26,7 @@ from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
 from gatdiag.recorder.samples import Sample
+from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors
 
@@ -97,7 +98,8 @@ class Inspection:
     def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
         self._inspect_edges(layer, module, inputs)
-        x = next((x for _, x in named_tensors(inputs) if x.is_floating_point() and x.dim() > 1), None)
+        tensors = (x for _, x in named_tensors(inputs) if not is_distributed(x))
+        x = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
             return
         if criterion.last_operation(x).startswith("Sigmoid"):
@@ -135,14 +137,15 @@ class Inspection:
     ) -> Output | None:
         """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
-        inputs = [(name, x) for key, item in named for name, x in named_tensors(item, key) if x.layout is torch.strided]
+        tensors = (pair for key, item in named for pair in named_tensors(item, key))
+        inputs = [(name, x) for name, x in tensors if x.layout is torch.strided and not is_distributed(x)]
         batch, is_new = self._batches.number([x for _, x in inputs])
         if is_new:
             self._inspect_inputs(inputs)
         o = first_tensor(output)
         if o is None:
             return None
-        if not self._graph:
+        if not self._graph and not distributed_parameters(self._model):
             self._inspect_graph(o, [x for _, x in inputs], is_autocast=is_autocast)
         channels = channel_axis(self._model, o)
         if self.is_due:

@@ -5,7 +5,7 @@ ends; parameters that are added are not recorded.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Final
@@ -22,6 +22,7 @@ from gatdiag.recorder.hooks.modules import has_compiled
 from gatdiag.recorder.measure.laws import LawMeasurer
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.settings import Selection, Settings
+from gatdiag.recorder.shards import distributed_parameters, layers_with_partial_outputs
 from gatdiag.roles import ATTENTION
 from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
@@ -35,6 +36,10 @@ _MAX_DELTA_LOW_PRECISION: Final = 0.3
 _SMALLEST: Final = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
 _MAX_SEARCH_SECONDS: Final = 20.0  # of computing time
 _NEGLIGIBLE: Final = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
+_DISTRIBUTED: Final = (
+    "other processes hold shards of the parameters, as with FSDP or tensor parallelism: what depends on all of a "
+    "parameter is not recorded, nor are gradient norms of the model and layers of which a process computes a part"
+)
 _COMPILED: Final = "laws of compiled code can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
 
 
@@ -49,6 +54,7 @@ class RecordingPlan:
         laws: Of the whole model; None if they are not recorded.
         law_measurer: Measures those of the recorded layers; None if there are none.
         error: Why there are no laws.
+        is_distributed: Other processes hold parts of some parameters.
     """
 
     structure: Structure
@@ -57,6 +63,7 @@ class RecordingPlan:
     laws: Laws | None = None
     law_measurer: LawMeasurer | None = None
     error: str | None = None
+    is_distributed: bool = False
 
     @property
     def recorded_laws(self) -> list[Law]:
@@ -120,16 +127,22 @@ def make_plan(
         gradients: id of a parameter -> its gradient after the backward pass, before it can have been clipped.
         is_low_precision: Whether gradients may have been computed in less than single precision.
     """
+    distributed = distributed_parameters(model)
     structure = discover_in_order(model, trace.order) if trace is not None and trace.order else discover(model)
     layers = select_layers(structure, settings.layer_filter)
+    if distributed:
+        partial = layers_with_partial_outputs(model)
+        layers = tuple(_without(layer, distributed) for layer in layers if layer.name not in partial)
     tensors = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
     attention = [info.name for info in infos if info.role == ATTENTION]
     parameters = ParameterMeasurer({info.name: tensors[info.name] for info in infos}, attention)
     every = initialized_parameters(model).items()
-    parameters.others = [tensor for name, tensor in every if name not in parameters.names]
+    parameters.others = [tensor for name, tensor in every if name not in {*parameters.names, *distributed}]
     parameters.add_unfrozen()
-    plan = RecordingPlan(structure, layers, parameters)
+    plan = RecordingPlan(structure, layers, parameters, is_distributed=bool(distributed))
+    if distributed:
+        return replace(plan, error=_DISTRIBUTED), _DISTRIBUTED
     if "balance" not in settings.selection.every:
         return plan, None
     laws, error = _find_laws(structure, trace, settings)
@@ -137,6 +150,10 @@ def make_plan(
     if error is not None:
         return plan, f"no conservation laws are recorded: {error}"
     return _drop_disproved_laws(plan, settings.selection, gradients, is_low_precision=is_low_precision)
+
+
+def _without(layer: Layer, names: Collection[str]) -> Layer:
+    return replace(layer, parameters=tuple(info for info in layer.parameters if info.name not in names))
 
 
 def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Settings) -> tuple[Laws | None, str | None]:

@@ -210,6 +210,7 @@ class Recorder:
         elif (
             steps.counter.records
             and steps.plan is not None
+            and steps.plan.layers
             and not writer.saw_layers
             and "outputs" in self._settings.selection.every
         ):

@@ -34,6 +34,7 @@ from gatdiag.recorder.plan import Binding, RecordingPlan, find_static_layers, fi
 from gatdiag.recorder.samples import Flat, FlatParameters, Sample
 from gatdiag.recorder.scalars import ScalarLog
 from gatdiag.recorder.settings import Settings
+from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure.adapters import EXPLAINER_MASK
 from gatdiag.structure.optimizers import parameters_of
@@ -232,6 +233,8 @@ class StepRecorder:
             if not self.optimizers.is_open:
                 self.scalars.log_trainer(self.counter.last_step)
             self.has_begun_step = True
+        if self.modules.trace is not None and distributed_parameters(self._root):
+            self.modules.end_trace()  # to know what operations read would take the other processes
         if self.modules.trace is not None and self._root.training and not self._was_traced_in_training:
             self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
             self.modules.start_trace()
@@ -299,7 +302,9 @@ class StepRecorder:
         if self.plan is not None:
             return self.plan.parameters.flat
         if self._flat is None:
-            self._flat = FlatParameters([tensor for tensor in self.find_parameters() if not is_lazy(tensor)])
+            names = distributed_parameters(self._root)
+            own = [p for name, p in self._root.named_parameters() if name not in names and not is_lazy(p)]
+            self._flat = FlatParameters(own)
         return self._flat
 
     @_contained("gradient norms before clipping")

@@ -107,10 +107,16 @@ class Store:
     @staticmethod
     def check(folder: PathLike, *, overwrite: bool = False, beside: bool = False) -> Path:
         """Where `create` or `create_beside` would start a run; raises what they would, and creates nothing."""
-        place = next(files.free_folders(Path(folder))) if beside else Path(folder)
-        files.check_free(place, overwrite=overwrite)
-        files.check_unlocked(place)
-        files.check_writable(place)
+        for place in files.free_folders(Path(folder)) if beside else (Path(folder),):
+            files.check_writable(place)
+            try:
+                files.check_free(place, overwrite=overwrite)
+                files.check_unlocked(place)
+            except TakenError:
+                if beside:
+                    continue
+                raise
+            break
         return place
 
     @staticmethod

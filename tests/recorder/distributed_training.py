@@ -1,4 +1,4 @@
-"""Trainings on several processes, run by test_processes: python distributed_training.py CASE FOLDER, in each process."""
+"""Trainings on several processes, each of which runs: python distributed_training.py CASE FOLDER."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 import gatdiag
 
 STEPS = 4
-SIZES = (6, 8, 4)
 
 
 def make_model():
@@ -78,13 +77,6 @@ def parallelize(model):
 
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     return parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
-
-
-def replicate(model):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import distribute_module
-
-    return distribute_module(model, init_device_mesh("cpu", (2,)))
 
 
 def with_buffers_as_views(model):

@@ -238,7 +238,9 @@ def test_without_a_recording_there_is_nothing_to_say(tmp_path):
 
 
 def test_what_keeps_it_from_an_answer_is_one_warning(tmp_path):
-    with gatdiag.watch(Gat(), tmp_path / "run") as recorder:
+    model = Gat()
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        train_step(model, graph(), sgd(model))
         (tmp_path / "run" / "meta.json").write_text("{")
         with pytest.warns(RecordingWarning, match="the diagnosis"):
             assert recorder.diagnosis().findings == ()

@@ -1,10 +1,11 @@
-"""Training on several processes: rank 0 is recorded, and nothing waits for, or differs from, what it does without us."""
+"""Training on several processes: rank 0 is recorded, and nothing waits or differs that does not without us."""
 
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ def no_ranks(monkeypatch):
 
 def launch(case, folder, *, succeeds=True):
     """Run a case on two processes; returns what each has written."""
-    folder.mkdir()
     command = [
         "-m",
         "torch.distributed.run",
@@ -45,6 +45,11 @@ def launch(case, folder, *, succeeds=True):
         case,
         str(folder),
     ]
+    return start(command, folder, succeeds=succeeds)
+
+
+def start(command, folder, *, succeeds=True):
+    folder.mkdir()
     root = str(Path(gatdiag.__file__).parents[1])
     found = subprocess.run(
         [sys.executable, *command],
@@ -57,6 +62,14 @@ def launch(case, folder, *, succeeds=True):
     assert (found.returncode == 0) is succeeds, found.stderr
     results = [folder / f"{rank}.json" for rank in (0, 1)]
     return [json.loads(result.read_text()) if result.exists() else None for result in results]
+
+
+def run_alone(folder):
+    """The training of rank 0 by itself; the first step is that of all."""
+    model = script.make_model()
+    with gatdiag.watch(model, folder, every=1, metrics="full"):
+        script.train(model, script.sgd(model), script.batches(0))
+    return gatdiag.load(folder)
 
 
 def train_alone(folder, **options):
@@ -105,19 +118,21 @@ def test_data_parallel_training_is_the_same_and_recorded_as_that_of_one_process(
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp clipped", "tensor parallel"])
-def test_sharded_training_is_the_same_and_what_is_sharded_is_left_out_with_one_note(sharded, name):
+def test_sharded_training_is_the_same_and_what_is_sharded_is_left_out_with_one_note(tmp_path, sharded, name):
     folder, results = sharded
     for result in results:
         bare, watched = result[name]
         assert watched == bare
     run = gatdiag.load(folder / name)
     assert run.steps.step.tolist() == [0, 1, 2, 3]
-    assert sum("shard" in note for note in run.meta["notes"]) == 1
-    replicated = {"2.bias"} if name == "tensor parallel" else set()
-    recorded = {
-        f"{layer}.{parameter}" for layer, parameter in zip(run.parameters.layer, run.parameters.parameter, strict=True)
-    }
-    assert recorded <= {*replicated, *(each.removeprefix("2.") for each in replicated), "2.2.bias"}
+    assert sum("shard" in note for note in run.meta["notes"]) == len(run.meta["notes"]) == 1
+    assert len(run.parameters) == len(run.neurons) == 0
+    assert len(run.layers) == (0 if name == "tensor parallel" else 8)
+    if name != "tensor parallel":  # outputs are those of the batch of this process
+        alone = run_alone(tmp_path / "alone")
+        np.testing.assert_allclose(run.layers.output_norm[:2], alone.layers.output_norm[:2], rtol=1e-5)
+    assert "gradient_norm" not in run.steps or run.steps.gradient_norm.isna().all()
+    assert gatdiag.diagnose(folder / name).findings == ()
     assert run.status == "finished"
 
 
@@ -128,9 +143,24 @@ def test_who_records_is_decided_when_the_process_group_exists(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"run", "0.json", "1.json"}
 
 
+@pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed")
+def test_lightning_starts_the_other_processes_itself(tmp_path):
+    """They have LOCAL_RANK and no process group yet when they call `watch`."""
+    script = str(Path(__file__).with_name("lightning_training.py"))
+    for watched, bare in start([script, str(tmp_path / "runs")], tmp_path / "runs"):
+        assert watched == bare
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"run", "0.json", "1.json"}
+    run = gatdiag.load(tmp_path / "runs" / "run")
+    assert run.steps.step.tolist() == [0, 1, 2, 3]
+    assert run.steps.loss.notna().all()
+    assert len(run.layers) == 8
+
+
 @pytest.mark.parametrize("way", ["raised", "killed"])
 def test_a_process_that_fails_leaves_the_others_as_without_us(tmp_path, way):
-    launch(f"failing {way}", tmp_path / "runs", succeeds=False)
+    results = launch(f"failing {way}", tmp_path / "runs", succeeds=way == "raised")
+    if way == "raised":
+        assert [result["ended"] for result in results] == ["RuntimeError", "ValueError"]
     run = gatdiag.load(tmp_path / "runs" / "run")
     assert len(run.steps) >= 2
 

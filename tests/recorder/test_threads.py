@@ -14,6 +14,7 @@ import gatdiag
 from tests.recorder.loops import Gat, Graph, graph, loss_of, sgd, train_step
 
 TRIALS = 5
+WITHOUT_SEARCH = {"law_search_seconds": 0}  # the search for laws sets the default type of all threads
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,7 @@ def failures(folder):
 
 @pytest.mark.parametrize("trial", range(TRIALS))
 def test_two_threads_watch_a_model_of_their_own(tmp_path, trial):
-    seeds, options = (2 * trial, 2 * trial + 1), {"every": 1, "metrics": "full"}
+    seeds, options = (2 * trial, 2 * trial + 1), {"every": 1, "metrics": "full", **WITHOUT_SEARCH}
     expected = [training(seed)() for seed in seeds]
     found = run_in_threads(*(training(seed, tmp_path / str(seed), **options) for seed in seeds))
     for seed, result, alone in zip(seeds, found, expected, strict=True):
@@ -110,7 +111,7 @@ def test_a_training_that_is_not_watched_beside_others_that_come_and_go(tmp_path,
     """Its optimizer steps while hooks are added and removed."""
 
     def some():
-        return [training(seed, tmp_path / str(seed), steps=3)() for seed in range(3)]
+        return [training(seed, tmp_path / str(seed), steps=3, **WITHOUT_SEARCH)() for seed in range(3)]
 
     found, _ = run_in_threads(training(trial, steps=150), some)
     assert_same(found, training(trial, steps=150)())
@@ -142,7 +143,7 @@ def test_a_thread_that_makes_the_next_batches(tmp_path, trial):
                 batches.put((data.x + x.grad).detach())
 
         thread, losses = threading.Thread(target=prefetch), []
-        with gatdiag.watch(model, folder, every=1, enabled=folder.name == "on"):
+        with gatdiag.watch(model, folder, every=1, enabled=folder.name == "on", **WITHOUT_SEARCH):
             thread.start()
             for _ in range(10):
                 batch = Graph(batches.get(timeout=20), data.edge_index, data.y)
@@ -203,7 +204,7 @@ def test_a_diagnosis_from_another_thread_writes_no_row_twice(tmp_path, trial):
     optimizer, is_over, diagnoses = sgd(model), threading.Event(), []
 
     def ask():
-        while not is_over.is_set():
+        while not is_over.wait(0.01):
             diagnoses.append(recorder.diagnosis())
 
     with gatdiag.watch(model, tmp_path / "run", every=1) as recorder, warnings.catch_warnings():
@@ -211,14 +212,14 @@ def test_a_diagnosis_from_another_thread_writes_no_row_twice(tmp_path, trial):
         train_step(model, data, optimizer)
         thread = threading.Thread(target=ask)
         thread.start()
-        for _ in range(30):
+        for _ in range(15):
             recorder.log(loss=train_step(model, data, optimizer))
         is_over.set()
         thread.join()
     run = gatdiag.load(tmp_path / "run")
     assert len(diagnoses) > 0
-    assert run.steps.step.tolist() == [*range(31)]
+    assert run.steps.step.tolist() == [*range(16)]
     for table, items in (("layers", 2), ("parameters", 12), ("neurons", len(run.laws))):
-        assert getattr(run, table).groupby("step").size().tolist() == [items] * 31, table
-    assert run.steps.loss.notna().sum() == 30
+        assert getattr(run, table).groupby("step").size().tolist() == [items] * 16, table
+    assert run.steps.loss.notna().sum() == 15
     assert not [note for note in run.meta["notes"] if "not recorded" in note]

@@ -193,6 +193,52 @@ class TestMeta:
         assert load(folder).meta["a key of later"] == {"x": [1]}
 
 
+class TestCheck:
+    """What `create`, `create_beside` and `resume` would do, without doing it."""
+
+    def test_names_the_place_of_a_new_run(self, folder):
+        assert Store.check(folder) == Store.check(folder, beside=True) == folder
+        assert not folder.parent.exists()
+        record(folder, range(3)).seal("finished")
+        assert Store.check(folder, beside=True) == folder.with_name(f"{folder.name}-2")
+        assert Store.check(folder, overwrite=True) == folder
+        check(load(folder), range(3))
+        with pytest.raises(InputError, match="already holds a run"):
+            Store.check(folder)
+
+    def test_a_folder_that_is_being_recorded(self, folder):
+        folder.mkdir(parents=True)
+        lock = acquire_lock(folder)
+        try:
+            assert Store.check(folder, beside=True) == folder.with_name(f"{folder.name}-2")
+            with pytest.raises(InputError, match="is being recorded"):
+                Store.check(folder)
+        finally:
+            lock.release()
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "file").touch()
+        (tmp_path / "others").mkdir()
+        (tmp_path / "others" / "mine").touch()
+        for beside in (False, True):
+            with pytest.raises(NotADirectoryError):
+                Store.check(tmp_path / "file" / "below" / "run", beside=beside)
+            with pytest.raises(InputError, match="holds other files"):
+                Store.check(tmp_path / "others", beside=beside)
+
+    def test_the_step_at_which_a_run_is_resumed(self, folder):
+        record(folder, range(3)).seal("finished")
+        assert Store.check_resume(folder) == 3
+        store = Store.resume(folder)
+        store.seal("finished")
+        assert store.next_step == 3
+        assert Store.check_resume(folder, 1) == 1
+        with pytest.raises(InputError, match="integer from 0"):
+            Store.check_resume(folder, -1)
+        with pytest.raises(InputError):
+            Store.check_resume(folder.with_name("none"))
+
+
 class TestCreate:
     def test_refuses_a_folder_that_holds_a_run(self, folder):
         record(folder, range(3)).seal("finished")

@@ -199,6 +199,8 @@ class OptimizerHooks:
         if not self._listener.has_begun_step or all(parameter.grad is None for parameter in self._parameters()):
             return False
         gradients = [parameter.grad for parameter in parameters_of(optimizer).values() if parameter.grad is not None]
+        if any(type(gradient) is not Tensor for gradient in gradients):
+            return False  # distributed gradients cannot be read without the other processes
         return not any(bool(gradient.any()) for gradient in gradients)
 
 

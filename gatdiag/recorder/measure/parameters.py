@@ -90,9 +90,8 @@ class ParameterMeasurer:
         self.flat = FlatParameters(self.tensors)
         self._is_measurable = np.array([p.is_floating_point() and not p.is_sparse for p in self.tensors], dtype=bool)
         self._is_attention = [name in attention for name in self.names]
-        self._is_matrix = np.array(
-            [p.dim() > 1 and not known for p, known in zip(self.tensors, self._is_attention, strict=True)]
-        )
+        is_matrix = [p.dim() > 1 and not known for p, known in zip(self.tensors, self._is_attention, strict=True)]
+        self._is_matrix = np.array(is_matrix, dtype=bool)
         self._initial: _Initial = _Initial(self.names, self.flat)
 
     def add_parameters(self, parameters: Iterable[Tensor]) -> None:

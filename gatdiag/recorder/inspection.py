@@ -254,7 +254,7 @@ class Inspection:
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
-        sample.is_reached = np.array(self._are_reached())
+        sample.is_reached = np.array(self._are_reached(), dtype=bool)
         self._batches.before_step(sample)
         if sample.unscale_raw is not None and not self._has_scaled_loss:
             self._has_scaled_loss = self._has_changed = True

@@ -69,7 +69,7 @@ def test_a_copy_records_nothing_and_knows_the_folder(tmp_path, how, when, enable
         take_copy("inside a step")
         optimizer.step()
         for each in copies:
-            each.log(loss=1.0)
+            each.log(value=1.0)
             each.note("a note")
             with each.step():
                 train_step(model, data, optimizer)
@@ -87,7 +87,7 @@ def test_a_copy_records_nothing_and_knows_the_folder(tmp_path, how, when, enable
     if enabled:
         run = gatdiag.load(tmp_path / "run")
         assert len(run.steps) == (3 if when == "after the end" else 4)
-        assert "loss" not in run.steps
+        assert "value" not in run.steps
         assert "a note" not in run.meta["notes"]
         assert run.status == "finished"
 

@@ -191,7 +191,7 @@ class ParameterMeasurer:
 
     def total(self, norms: Floats) -> Floats:
         """Norm of all parameters of the model, (samples,), from the norms of each."""
-        total: Floats = np.linalg.norm(norms[:, self.flat.included], axis=1)
+        total: Floats = np.linalg.norm(norms[:, np.array(self.flat.included, dtype=np.int64)], axis=1)
         return total
 
     def norms(self, flats: Flat) -> Floats:

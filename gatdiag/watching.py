@@ -64,10 +64,10 @@ def watch(
 
     Args:
         model: Any module, also wrapped by `torch.compile` or data parallelism. Its conservation laws are found once, at
-            the first training forward pass, from its inputs; if training calls parts of the model instead
-            (`training_step`, `encode` and `decode`), before the first backward pass, from the traced computation. Laws
-            that the first gradients violate are not recorded, as with a penalty on weights in the loss. For a
-            LightningModule, the values of `self.log` are recorded, and its loss as `loss`.
+            the first step, from the operations of the training's own forward passes. If training calls parts of the
+            model (`encode` and `decode`, the layers in a `training_step`), what each call returns counts as fixed, so
+            some laws may be missed. Laws that the first gradients violate are not recorded, as with a penalty on
+            weights in the loss. For a LightningModule, the values of `self.log` are recorded, too.
         folder: Where the run is written, from the first step on; `gatdiag.run` documents the format. See `overwrite`.
         every: Which steps are recorded. "auto": the first thirty, and then at least one in each tenth of the run,
             whatever its length and the cost; more as `budget` allows, which is every step until recording has taken

@@ -38,9 +38,24 @@ def check_laws(facts: Facts) -> Finding | str | None:
             threshold=f"Flagged above {threshold_text('law')}.",
             steps=(0,),
         )
+    if violated := facts.run.meta["laws"].get("violated"):
+        return _violated_later(facts, violated)
     if not len(facts.run.neurons):
         return reason_without_laws(facts)
     return _why_c_is_not_predictable(facts) or _check_predicted_c(facts)
+
+
+def _violated_later(facts: Facts, violated: list[dict[str, int]]) -> Finding:
+    step = min(one["step"] for one in violated)
+    return facts.finding(
+        "law-broken",
+        f"The gradients violate the conservation laws of {len(violated)} neurons from step {step:,} on: the model "
+        "computes something else there than in its first step (another branch, a part that was not used), or its "
+        "gradients are not those of its forward pass.",
+        Evidence("laws that gradients violate", len(violated), "laws"),
+        threshold=f"Flagged above {threshold_text('law')}.",
+        steps=(step,),
+    )
 
 
 def _why_c_is_not_predictable(facts: Facts) -> str:

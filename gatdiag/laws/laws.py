@@ -247,6 +247,7 @@ class Observation:
     Attributes:
         c: As in `Laws.c`, of shape (laws,) or (steps, laws).
         delta: As in `Laws.delta`, of the same shape.
+        relative_delta: |delta| over the sum of the absolute values of its terms; NaN for a law with a single entry.
     """
 
     def __init__(
@@ -260,6 +261,8 @@ class Observation:
         self._squares, self._products, *self._others = (sums[..., laws._slot] for sums in found)
         self.c = laws._sum_by_law(laws._exponent * self._squares)
         self.delta = laws._sum_by_law(laws._exponent * self._products)
+        relative = self.delta.abs() / laws._absolute_sum(self._products)
+        self.relative_delta = relative.masked_fill(laws._has_one_entry, torch.nan)
 
     def predict(self, c: Tensor | None = None) -> Tensor:
         """c after the step, assuming that delta is zero: k^2 c + sum e (a g + r)^2 - 2 k sum e w r.

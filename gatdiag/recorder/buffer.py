@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.measure.laws import LawMeasurer
 from gatdiag.recorder.measure.layers import build_columns
 from gatdiag.recorder.measure.parameters import Floats, ParameterColumns, are_finite
 from gatdiag.recorder.measure.steps import StepMeasurer
@@ -204,9 +205,23 @@ class SampleBuffer:
         measurer = self.plan.law_measurer
         if measurer is None:
             return {}
+        known = len(measurer.violated)
         due, found = measurer.measure(samples)
+        if len(measurer.violated) > known:
+            self._report_violations(measurer)
         columns = {name: values for name, values in found.items() if name in self._columns}
         return _table([sample.step for sample in due], "law", len(measurer.recorded), columns) if due else {}
+
+    def _report_violations(self, measurer: LawMeasurer) -> None:
+        violated = [{"law": law, "step": step} for law, (step, _) in sorted(measurer.violated.items())]
+        self.writer.write_violations(violated)
+        step, delta = min(measurer.violated.values())
+        self._guard.warn(
+            "violated laws",
+            f"from step {step} on, {len(violated)} of {len(measurer.recorded)} conservation laws are violated (delta is "
+            f"up to {delta:.1g} of its terms): the model computes something else than in its first step, or its gradients "
+            "are not those of its forward pass",
+        )
 
 
 def _table(steps: Sequence[int], item: str, count: int, columns: Mapping[str, Any]) -> dict[str, Any]:

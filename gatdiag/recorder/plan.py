@@ -146,7 +146,7 @@ def make_plan(
     if "balance" not in settings.selection.every:
         return plan, None
     laws, error = _find_laws(structure, trace, settings)
-    plan = _with_laws(plan, laws, settings.selection, error)
+    plan = _with_laws(plan, laws, settings.selection, error, is_low_precision=is_low_precision)
     if error is not None:
         return plan, f"no conservation laws are recorded: {error}"
     return _drop_disproved_laws(plan, settings.selection, gradients, is_low_precision=is_low_precision)
@@ -189,13 +189,16 @@ def _announce(elapsed: float) -> None:
     print(f"gatdiag: searching for conservation laws ({elapsed:.0f} s so far, {limit})", file=sys.stderr)  # noqa: T201
 
 
-def _with_laws(plan: RecordingPlan, laws: Laws | None, selection: Selection, error: str | None) -> RecordingPlan:
+def _with_laws(
+    plan: RecordingPlan, laws: Laws | None, selection: Selection, error: str | None, *, is_low_precision: bool
+) -> RecordingPlan:
     measurer = None
     if laws is not None:
         names = plan.positions
         wanted = [number for number, law in enumerate(laws) if law.layer in names]
         every, predicts = selection.every["balance"], "predicted_c" in selection.columns
-        measurer = LawMeasurer(laws, wanted, plan.parameters, every, predicts=predicts) if wanted else None
+        options = {"predicts": predicts, "is_low_precision": is_low_precision}
+        measurer = LawMeasurer(laws, wanted, plan.parameters, every, **options) if wanted else None
     return replace(plan, laws=laws, law_measurer=measurer, error=error)
 
 
@@ -224,7 +227,8 @@ def _drop_disproved_laws(
     kept = [law for law, is_violated in zip(laws, violated.tolist(), strict=True) if not is_violated]
     message = f"{len(dropped)} of {len(laws)} conservation laws are not recorded: {reason}"
     remaining = Laws(kept, laws.parameters, [*laws.excluded, *dropped])
-    return _with_laws(plan, remaining, selection, None if kept else message), message
+    error = None if kept else message
+    return _with_laws(plan, remaining, selection, error, is_low_precision=is_low_precision), message
 
 
 class Binding:

@@ -120,6 +120,10 @@ class Writer:
         self._layers = tuple(layer.name for layer in plan.layers)
         self._parameters = plan.parameter_names
 
+    def write_violations(self, violated: Sequence[Mapping[str, int]]) -> None:
+        """Mark laws, by position, as violated from a step on."""
+        self.update_meta(laws={**self._store.meta["laws"], "violated": list(violated)})
+
     def save_initial(self, parameters: ParameterMeasurer) -> None:
         """Save the initial parameters; in a resumed run, measure changes against those that were saved."""
         path = snapshot_path(self._store.folder, "initial")

@@ -37,8 +37,9 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         {"index" (from 1), "name", "kind", "executed", "parameters": [...]}, each parameter
                         {"name", "names", "role", "shape", "trainable", "module"}
     laws                {"found": [{"name", "kind", "layer", "neuron", "count", "exact", "residual", "terms"}],
-                        "excluded": [{"what", "reason"}], "error"}; each entry of `found` stands for `count`
-                        consecutive laws, as `gatdiag.run.laws` describes
+                        "excluded": [{"what", "reason"}], "error",
+                        "violated": [{"law", "step"}]}; each entry of `found` stands for `count` consecutive laws, as
+                        `gatdiag.run.laws` describes; gradients violate the law at a position from a step on
     quantities          [{"name", "table", "label", "unit", "equation", "paper", "high", "low"}] of the columns
     cadence             {"every", "budget", "metrics", "groups"}: which steps were recorded, and what at which of them
     optimizers          [{"class", "groups": [{"lr", ..., "parameters": [names]}], "from_step"}], in the order of their

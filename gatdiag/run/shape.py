@@ -64,7 +64,12 @@ META_SHAPE: Final = {
     **dict.fromkeys(("status", "name"), str),
     **dict.fromkeys(("error", "created", "ended", "model", "device", "dtype"), _TEXT),
     "structure": {"order?": _TEXT, "layers": [_LAYER]},
-    "laws": {"found": [_LAW], "excluded": [{"what": str, "reason": str}], "error": _TEXT},
+    "laws": {
+        "found": [_LAW],
+        "excluded": [{"what": str, "reason": str}],
+        "error": _TEXT,
+        "violated?": [{"law": int, "step": int}],
+    },
     "quantities": [{"name": str, "table?": _TEXT}],
     "cadence": {"budget?": _NUMBER, "groups?": ({"*": int}, None)},
     "optimizers": [{"class": _TEXT, "groups": [{"parameters?": _NAMES}], "from_step?": _COUNT}],

@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import nn
+from torch.nn import functional as F
 
 import gatdiag
+from gatdiag.recorder import RecordingWarning
 
 
 class Tied(nn.Module):
@@ -106,3 +108,36 @@ def test_torch_is_not_needed_to_read_them(tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "run")], check=True, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == ["layer 1 (0), neuron 1: 0.weight[1, :] + 0.bias[1] - 2.weight[:, 1]", "3"]
+
+
+class Switching(nn.Module):
+    """Takes another branch from a step on, in which its units do not scale."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.has_switched = False
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(h.tanh() if self.has_switched else h.relu())
+
+
+def test_laws_that_are_violated_later_are_marked_from_that_step_and_said_once(tmp_path):
+    model, x, y = Switching(), torch.randn(20, 5), torch.arange(20) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(RecordingWarning, match="from step 3 on, 8 of 8 conservation laws are violated") as caught:
+        with gatdiag.watch(model, tmp_path / "run"):
+            for step in range(8):
+                model.has_switched = step >= 3
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert len(caught) == 1
+    run = gatdiag.load(tmp_path / "run")
+    assert run.meta["laws"]["violated"] == [{"law": law, "step": 3} for law in range(8)]
+    delta = run.neurons.groupby("step")["delta"].apply(lambda values: values.abs().max())
+    assert (delta[:3] < 1e-6).all()
+    assert (delta[3:] > 1e-4).all()
+    assert "law-broken" in [finding.code for finding in gatdiag.diagnose(run).findings]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from gatdiag.laws.laws import Observation
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.samples import Flat, Sample
 
-_MAX_LAWS = 4096  # measured at each record; if there are more, they are measured at a fraction of the records
+_MAX_DELTA: Final = 1e-2  # relative to its terms, above which a law is violated
+_MAX_DELTA_LOW_PRECISION: Final = 0.5
+_MIN_SHARE: Final = 1e-4  # of the largest terms of a law of the layer: smaller ones may be rounding errors
+_MAX_LAWS: Final = 4096  # measured at each record; if there are more, they are measured at a fraction of the records
 
 
 class LawMeasurer:
@@ -32,17 +35,33 @@ class LawMeasurer:
         parameters: Takes samples of the parameters of the laws, too.
         every: They are measured at every so many records.
         predicts: Whether c is predicted.
+        is_low_precision: Whether gradients may have been computed in less than single precision.
+
+    Attributes:
+        recorded: The laws that are recorded.
+        prediction_error: Why c could not be predicted; "" if it could.
+        violated: Position of a recorded law -> the first step whose gradients violate it, and its relative delta there.
     """
 
     def __init__(
-        self, laws: Laws, wanted: Sequence[int], parameters: ParameterMeasurer, every: int, *, predicts: bool
+        self,
+        laws: Laws,
+        wanted: Sequence[int],
+        parameters: ParameterMeasurer,
+        every: int,
+        *,
+        predicts: bool,
+        is_low_precision: bool,
     ) -> None:
         self.laws, self._wanted, self._parameters = laws, np.array(wanted, dtype=np.int64), parameters
         parameters.add_parameters(laws.parameters[name] for name in laws.names)
         positions = {id(tensor): position for position, tensor in enumerate(parameters.flat.tensors)}
         self._positions = {name: positions[id(laws.parameters[name])] for name in laws.names}
         self.recorded: list[Law] = [laws[number] for number in wanted]
-        self.prediction_error = ""  # why c could not be predicted
+        self.prediction_error = ""
+        self.violated: dict[int, tuple[int, float]] = {}
+        self._is_exact = np.array([law.exact for law in self.recorded], dtype=bool)
+        self._max_delta = _MAX_DELTA_LOW_PRECISION if is_low_precision else _MAX_DELTA
         self._every, self._predicts = every * max(1, math.ceil(len(wanted) / _MAX_LAWS)), predicts
         self._predicted: tuple[int, NDArray[np.float64]] | None = None  # the step it is for, and c
 
@@ -72,7 +91,10 @@ class LawMeasurer:
         if not used:
             return [], {}
         chunks = [self._observe(chunk) for chunk in self._parameters.flat.chunk(used)]
-        delta, c, c_after = (torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*chunks, strict=True))
+        delta, c, c_after, relative = (
+            torch.cat(values).cpu().numpy()[:, self._wanted] for values in zip(*chunks, strict=True)
+        )
+        self._find_violations(used, delta, relative)
         # predictions made at the last sample of the previous call and at each sample of this one, with their steps
         step, before = self._predicted or (None, c_after[0])
         steps = [step, *(None if sample.updates is None else sample.step + 1 for sample in used)]
@@ -84,14 +106,28 @@ class LawMeasurer:
         due = [at for at, sample in enumerate(used) if self.is_due(sample.record)]
         return [used[at] for at in due], {name: values[due] for name, values in columns.items()}
 
-    def _observe(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
-        """delta, c, and predicted c after the step (c itself if nothing is predicted), (samples, laws)."""
+    def _find_violations(self, samples: Sequence[Sample], delta: Any, relative: Any) -> None:
+        """Note the laws that the gradients of a step violate, if these are those of one backward pass, not clipped."""
+        for sample, of_step, values in zip(samples, delta, relative, strict=True):
+            if sample.record is None or sample.raw_gradients is not sample.gradients or sample.leftover:
+                continue
+            with np.errstate(invalid="ignore", divide="ignore"):
+                sizes = np.nan_to_num(np.abs(of_step) / values, nan=0.0, posinf=0.0)
+                is_violated = (
+                    self._is_exact & (values > self._max_delta) & (sizes >= _MIN_SHARE * sizes.max(initial=0.0))
+                )
+            for law in np.flatnonzero(is_violated).tolist():
+                self.violated.setdefault(law, (sample.step, float(values[law])))
+
+    def _observe(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """delta, c, predicted c after the step (c itself if nothing is predicted) and relative delta, (samples, laws)."""
         weights = self._stack([sample.weights for sample in samples])
         gradients = self._stack([sample.gradients for sample in samples])
         predicts = any(sample.updates is not None for sample in samples)
         updates = [sample.updates or {} for sample in samples] if predicts else None
         observation = Observation(self.laws, weights, gradients, updates)
-        return observation.delta, observation.c, observation.predict() if predicts else observation.c
+        after = observation.predict() if predicts else observation.c
+        return observation.delta, observation.c, after, observation.relative_delta
 
     def _stack(self, of_samples: Sequence[Flat]) -> dict[str, Tensor]:
         """Name -> (samples, *shape)."""

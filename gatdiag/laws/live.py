@@ -201,7 +201,7 @@ def _solve(
     gradients = {name: p.grad.to_dense() for name, p in trained.items() if p.grad is not None}
     known = {name: label for name, label in trace.labels.items() if name in places and name in trained}
     _hold_states(trace, exponents, trained, cells)
-    require_constant_rows(exponents, {id(trained[name]): name for name in known}, gradients)
+    _hold_padding(trace, exponents, {id(trained[name]): name for name in known}, gradients)
     trace.flow.follow_back()
     exponents.complete((label.terms[0][1] for label in trace.labels.values()), holds_rest=True)
     for name, label in trace.labels.items():
@@ -215,6 +215,15 @@ def _solve(
     kept, unused = _drop_unused(laws, used)
     excluded = [*unclear, *_exclude_unread(trace, trained), *unused, *limits]
     return Laws(kept, {name: trained[name] for name in known}, excluded)
+
+
+def _hold_padding(
+    trace: TrainingTrace, exponents: Exponents, names: Mapping[int, str], gradients: Mapping[str, Tensor]
+) -> None:
+    """Fix tables with a padding row that other operations read, too, and may train on other batches."""
+    lookups = Counter(names.get(id(row.table), "") for row in exponents.constant_rows)
+    untrained = {name: gradients[name] for name in lookups if name in gradients and trace.reads[name] == lookups[name]}
+    require_constant_rows(exponents, names, untrained)
 
 
 def _hold_states(

@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrizations
@@ -388,6 +390,29 @@ def test_no_tensor_is_kept_alive() -> None:
 
     assert storages[0].expired()
     assert trace.order
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_compiled_parts_are_compiled_as_without_a_trace() -> None:
+    """Also where eager operations run between two parts: nothing of ours is compiled with them."""
+
+    def middle(layer: nn.Module, x: Tensor) -> Tensor:
+        y = layer(x)
+        torch._dynamo.graph_break()
+        return y.relu() + x
+
+    counts = []
+    for watches in (False, True):
+        torch.compiler.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = Net(torch.compile(middle, backend="aot_eager"))
+        with traced(model) if watches else nullcontext():
+            backward(model(torch.randn(8, 4)))
+        counts.append(dict(counters["stats"]))
+
+    assert counts[0] == counts[1]
+    assert counts[0]["unique_graphs"] == 2
 
 
 def test_a_counter_of_operations_counts_none_of_ours() -> None:

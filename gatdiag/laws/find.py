@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gatdiag.errors import ModelError
-from gatdiag.law import Exclusion
+from gatdiag.law import Exclusion, Law
 from gatdiag.laws.assembly import Place, assemble
 from gatdiag.laws.check import POINTS, Evidence, check_laws, gather_evidence
 from gatdiag.laws.exponents import Exponents
@@ -175,22 +175,36 @@ def _find_on_inputs(
     evidence = gather_evidence(user, *inputs, {name: place.layer for name, place in places.items()})
     exponents = Exponents()
     labels, trace = _trace_labels(whole or evidence.replica, exponents, evidence)
-    basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    unclear_names = _only_times_zeros(exponents, evidence)
-    solutions = assemble(labels, basis, places)
-    candidates, unclear = split_unclear(solutions, exponents.times_zeros, unclear_names, places)
+    candidates, unclear, limits = find_candidates(
+        trace, exponents, labels, places, _only_times_zeros(exponents, evidence)
+    )
     kept, failed = check_laws(candidates, evidence)
-    excluded = [
-        *unclear,
-        *_exclude_without_effect(evidence),
-        *exclude_operations(trace, exponents),
-        *exclude_channels(exponents, basis, {name: places[name] for name in labels}),
-        *failed,
-    ]
+    excluded = [*unclear, *_exclude_without_effect(evidence), *limits, *failed]
     laws = Laws(kept, {name: parameters[name] for name in evidence.point.weights}, excluded)
     all_reached = all(bool(gradient.any()) for gradient in evidence.point.gradients.values())
     is_open = evidence.unreached or evidence.unsearched or failed or any(math.isnan(law.residual) for law in kept)
     return laws, all_reached and not is_open
+
+
+def find_candidates(
+    trace: Trace, exponents: Exponents, labels: Mapping[str, Label], places: Mapping[str, Place], times_zeros: list[str]
+) -> tuple[list[Law], list[Exclusion], list[Exclusion]]:
+    """The laws that solve the equations of a trace.
+
+    Args:
+        trace: The trace.
+        exponents: Its equations.
+        labels: Name of a parameter -> its label in unbound unknowns.
+        places: Name of a parameter -> its place.
+        times_zeros: Names of the parameters that multiply nothing but zeros.
+
+    Returns:
+        The laws, the laws that are left out for such parameters, and where operations prevent laws.
+    """
+    basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
+    laws, unclear = split_unclear(assemble(labels, basis, places), exponents.times_zeros, times_zeros, places)
+    channels = _exclude_channels(exponents, basis, {name: places[name] for name in labels})
+    return laws, unclear, [*_exclude_operations(trace, exponents), *channels]
 
 
 def places_of(structure: Structure) -> dict[str, Place]:
@@ -266,8 +280,7 @@ def _exclude_without_effect(evidence: Evidence) -> Iterator[Exclusion]:
         yield Exclusion("parameters that cancel out", evidence.unsearched)
 
 
-def exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
-    """Operations because of which laws may be missed."""
+def _exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion]:
     for (name, module), error in trace.failed.items():
         reason = f"its rule does not support this call, so its arguments must keep their scale ({error})"
         yield Exclusion(f"operation {name} in {module}", reason)
@@ -288,7 +301,7 @@ def exclude_operations(trace: Trace, exponents: Exponents) -> Iterator[Exclusion
         yield Exclusion(f"operation {cause}", reason)
 
 
-def exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
+def _exclude_channels(exponents: Exponents, basis: Basis, places: Mapping[str, Place]) -> list[Exclusion]:
     """Channels that are in no law, counted by layer and by the operation that prevents it."""
     counts: Counter[tuple[str, str]] = Counter()
     channels = {

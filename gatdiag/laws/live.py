@@ -16,20 +16,17 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from gatdiag.law import Exclusion, Law
-from gatdiag.laws.assembly import assemble
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.find import (
-    exclude_channels,
-    exclude_operations,
+    find_candidates,
     find_shared_memory,
     places_of,
     require_constant_rows,
 )
 from gatdiag.laws.laws import Laws
-from gatdiag.laws.solver import solve
 from gatdiag.laws.trace import Running, unobserved
 from gatdiag.laws.training_trace import TrainingTrace, keep_from_dynamo
-from gatdiag.laws.zero_factors import only_times_zeros, split_unclear
+from gatdiag.laws.zero_factors import only_times_zeros
 from gatdiag.structure.discovery import order_layers, parameters_by_layer
 from gatdiag.structure.layers import Structure
 
@@ -131,14 +128,14 @@ class ForwardTrace:
 
     def _begin(self, module: nn.Module) -> None:
         self._thread = threading.get_ident()
-        self._is_tracing = self._calls[id(module)] < _MOST_CALLS and _can_trace(module)
-        if not self._is_tracing:
+        if self._calls[id(module)] >= _MOST_CALLS or not _can_trace(module):
             return
         self._calls[id(module)] += 1
         if self._trace is None:
             self._trace = TrainingTrace(self._exponents, self._running, self._uses, self._model)
         self._trace.name_parameters()
         self._trace.__enter__()  # type: ignore[no-untyped-call]
+        self._is_tracing = True
 
     def _end(self, output: Any) -> None:
         if self._is_tracing and self._trace is not None:
@@ -204,7 +201,7 @@ def _solve(
     gradients = {name: p.grad.to_dense() for name, p in trained.items() if p.grad is not None}
     known = {name: label for name, label in trace.labels.items() if name in places and name in trained}
     _hold_states(trace, exponents, trained, cells)
-    require_constant_rows(exponents, {id(trained[name]): name for name in known}, gradients)
+    _hold_padding(trace, exponents, {id(trained[name]): name for name in known}, gradients)
     trace.flow.follow_back()
     exponents.complete((label.terms[0][1] for label in trace.labels.values()), holds_rest=True)
     for name, label in trace.labels.items():
@@ -212,20 +209,21 @@ def _solve(
         if name not in known or (not is_used and trace.flow.reaches_outputs(trained[name])):
             exponents.require_zero(label)
     labels = {name: exponents.resolve(label) for name, label in known.items()}
-    basis = solve(exponents, (ids for label in labels.values() for _, ids in label.terms))
-    solutions = assemble(labels, basis, places)
-    masks = exponents.times_zeros
-    laws, unclear = split_unclear(solutions, masks, only_times_zeros(masks, [gradients]), places)
+    times_zeros = only_times_zeros(exponents.times_zeros, [gradients])
+    laws, unclear, limits = find_candidates(trace, exponents, labels, places, times_zeros)
     used = {name for name in known if trace.flow.feeds_outputs(trained[name])}
     kept, unused = _drop_unused(laws, used)
-    excluded = [
-        *unclear,
-        *_exclude_unread(trace, trained),
-        *unused,
-        *exclude_operations(trace, exponents),
-        *exclude_channels(exponents, basis, {name: places[name] for name in labels}),
-    ]
+    excluded = [*unclear, *_exclude_unread(trace, trained), *unused, *limits]
     return Laws(kept, {name: trained[name] for name in known}, excluded)
+
+
+def _hold_padding(
+    trace: TrainingTrace, exponents: Exponents, names: Mapping[int, str], gradients: Mapping[str, Tensor]
+) -> None:
+    """Fix tables with a padding row that other operations read, too, and may train on other batches."""
+    lookups = Counter(names.get(id(row.table), "") for row in exponents.constant_rows)
+    untrained = {name: gradients[name] for name in lookups if name in gradients and trace.reads[name] == lookups[name]}
+    require_constant_rows(exponents, names, untrained)
 
 
 def _hold_states(

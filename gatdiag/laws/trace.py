@@ -121,7 +121,6 @@ class Trace(DispatchMode):
         """Run the operation, then apply its rule."""
         if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
             return NotImplemented
-        check_time()
         kwargs = kwargs or {}
         shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
         out = func(*args, **kwargs)
@@ -131,6 +130,7 @@ class Trace(DispatchMode):
 
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
         """Label the results of an operation that has just run."""
+        check_time()
         tests = (self._zero_tests, self.is_constant, self.is_shifted)
         call = Call(func, arguments, out, shape, self._exponents, self.label_of, *tests)
         self._find_constants(call)

@@ -11,6 +11,7 @@ What is different from the trace of a copy:
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,8 @@ class TrainingTrace(Trace):
     Attributes:
         labels: Name of a parameter -> its label, from its first use on.
         held: Name of a parameter -> why it must keep its scale.
+        emptied: The operations that ran on nothing.
+        reads: Name of a parameter -> number of operations that read it.
         error: Why nothing can be said of the forward pass, if so.
     """
 
@@ -59,6 +62,7 @@ class TrainingTrace(Trace):
         self.labels: dict[str, Label] = {}
         self.held: dict[str, str] = {}
         self.emptied: dict[str, None] = {}
+        self.reads = Counter[str]()
         self.error: str | None = None
 
     @classmethod
@@ -123,6 +127,7 @@ class TrainingTrace(Trace):
         name = self._names.get(id(tensor))
         if name is not None:
             self._uses.setdefault(name)
+            self.reads[name] += 1
         if not tensor.requires_grad:
             return
         if not tensor.is_leaf and self._is_unwritten(tensor):  # an unseen kernel wrote it, and gave it a gradient

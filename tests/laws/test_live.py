@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrizations
@@ -19,9 +21,9 @@ from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.discovery import discover
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.layers import Structure
-from tests.laws.test_other_batches import CASES, worst
+from tests.laws.test_other_batches import CASES, as_double, worst
 from tests.laws.training import backward, laws_of, rank, traced, vectors, worst_delta
-from tests.laws.zoo import ZOO, build
+from tests.laws.zoo import ROOMS, ZOO, build
 
 SUBSETS = {  # name -> why the first forward pass gives fewer laws
     "pooling: rnn relu": "multiplies only zeros",  # the state gets no gradient there: it is dead until the last step
@@ -85,6 +87,57 @@ def test_a_law_of_a_poor_first_batch_holds_in_every_other(name: str) -> None:
     assert len(laws) or laws.excluded
     for seed in range(1, 5):
         assert worst(model, laws, other(seed)) < 1e-9
+
+
+def with_edges(value: Any, edges: Tensor) -> Any:
+    is_edges = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim == 2 and len(value) == 2
+    return edges if is_edges else value
+
+
+def first_of(value: Any, axis: int, length: int) -> Any:
+    """The first slice of a tensor along an axis of this length; of edges, a loop."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return value
+    looped = with_edges(value, torch.zeros(2, 1, dtype=torch.int64))
+    has_axis = value.ndim > axis and value.shape[axis] == length
+    return looped if looped is not value else value.narrow(axis, 0, 1) if has_axis else value
+
+
+def poor_batches(args: tuple[Any, ...]) -> Iterator[list[Any]]:
+    """Inputs without edges, with one edge or loop, with one row, with one step."""
+    for edges in (torch.zeros(2, 0), torch.tensor([[0], [1]]), torch.zeros(2, 1)):
+        poor = [with_edges(value, edges.long()) for value in args]
+        if any(new is not old for new, old in zip(poor, args, strict=True)):
+            yield poor
+    sizes = [value.shape for value in args if isinstance(value, Tensor) and value.is_floating_point()]
+    for axis in range(min(2, max(1, len(sizes[0]) - 1)) if sizes else 0):
+        yield [first_of(value, axis, sizes[0][axis]) for value in args]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("room", ROOMS.split())
+def test_laws_of_few_edges_and_of_one_row_or_step_hold_for_all(room: str) -> None:
+    """Of every model that runs on such inputs and in float64."""
+    checked = 0
+    for name in (name for name in ZOO if name.startswith(f"{room}: ")):
+        for number, _ in enumerate(poor_batches(build(name).args)):
+            model, args, kwargs = build(name)
+            with traced(model) as trace:
+                try:
+                    backward(model(*list(poor_batches(args))[number], **kwargs))
+                except (AssertionError, IndexError, RuntimeError, ValueError):
+                    continue
+            laws = laws_of(model, trace)
+            model.double()
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter).grad = None
+            try:
+                backward(model(*map(as_double, args), **{key: as_double(value) for key, value in kwargs.items()}))
+            except RuntimeError:  # not in float64
+                continue
+            assert worst_delta(laws) < 1e-7, (name, number)
+            checked += 1
+    assert checked
 
 
 class Net(nn.Module):
@@ -337,6 +390,29 @@ def test_no_tensor_is_kept_alive() -> None:
 
     assert storages[0].expired()
     assert trace.order
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_compiled_parts_are_compiled_as_without_a_trace() -> None:
+    """Also where eager operations run between two parts: nothing of ours is compiled with them."""
+
+    def middle(layer: nn.Module, x: Tensor) -> Tensor:
+        y = layer(x)
+        torch._dynamo.graph_break()
+        return y.relu() + x
+
+    counts = []
+    for watches in (False, True):
+        torch.compiler.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = Net(torch.compile(middle, backend="aot_eager"))
+        with traced(model) if watches else nullcontext():
+            backward(model(torch.randn(8, 4)))
+        counts.append(dict(counters["stats"]))
+
+    assert counts[0] == counts[1]
+    assert counts[0]["unique_graphs"] == 2
 
 
 def test_a_counter_of_operations_counts_none_of_ours() -> None:

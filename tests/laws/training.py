@@ -20,11 +20,11 @@ def traced(model: nn.Module) -> Iterator[ForwardTrace]:
     trace, modules = ForwardTrace(model), set(model.modules())
 
     def enter(module: nn.Module, args: Any) -> None:
-        if module in modules:
+        if not torch.compiler.is_compiling() and module in modules:  # first, so that Dynamo leaves all of it out
             trace.enter(module)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        if module in modules:
+        if not torch.compiler.is_compiling() and module in modules:
             trace.leave(module, output)
 
     with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):

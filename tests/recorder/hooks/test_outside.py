@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -208,25 +207,6 @@ def test_a_default_type_or_device_of_the_training_changes_no_row(tmp_path):
     assert_same_rows(run, plain)
 
 
-def test_under_autocast_the_rows_are_exact(tmp_path):
-    """Norms of outputs, of which autocast makes bfloat16, are those of the outputs themselves."""
-    torch.manual_seed(0)
-    model, x = torch.nn.Sequential(torch.nn.Linear(5, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3)), torch.randn(30, 5)
-    optimizer, outputs = sgd(model), []
-    with gatdiag.watch(model, tmp_path / "run", metrics="full"):
-        for _ in range(3):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                hidden = model[0](x)
-                outputs.append(hidden.detach().double())
-                out = model(x)
-                out.float().square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    layers = gatdiag.load(tmp_path / "run").layers
-    norms = layers[layers.layer == "0"].output_norm.to_numpy()
-    assert norms == pytest.approx([output.norm().item() for output in outputs], rel=1e-6)
-
-
 @pytest.mark.parametrize("options", [{"tracing_mode": "real"}, {"tracing_mode": "fake"}, {"pre_dispatch": True}])
 def test_a_graph_made_inside_of_a_training_is_that_of_the_model_and_no_pass_of_the_training(tmp_path, options):
     def operations(model):
@@ -274,5 +254,4 @@ def test_a_traced_whole_step_has_no_operation_of_ours(tmp_path):
             model(x).square().sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert isinstance(x, Tensor)
     assert len(gatdiag.load(tmp_path / "run").steps) == 2

@@ -219,8 +219,8 @@ class SampleBuffer:
         self._guard.warn(
             "violated laws",
             f"from step {step} on, {len(violated)} of {len(measurer.recorded)} conservation laws are violated (delta is "
-            f"up to {delta:.1g} of its terms): the model computes something else than in its first step, or its gradients "
-            "are not those of its forward pass",
+            f"{delta:.1g} of its terms): the model computes something else than in its first step, or its gradients are "
+            "not those of its forward pass",
         )
 
 

@@ -120,7 +120,7 @@ class LawMeasurer:
                 self.violated.setdefault(law, (sample.step, float(values[law])))
 
     def _observe(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """delta, c, predicted c after the step (c itself if nothing is predicted) and relative delta, (samples, laws)."""
+        """delta, c, predicted c after the step (c itself without prediction), and relative delta, (samples, laws)."""
         weights = self._stack([sample.weights for sample in samples])
         gradients = self._stack([sample.gradients for sample in samples])
         predicts = any(sample.updates is not None for sample in samples)

@@ -25,7 +25,7 @@ from gatdiag.recorder.measure.parameters import Floats, ParameterColumns, are_fi
 from gatdiag.recorder.measure.steps import StepMeasurer
 from gatdiag.recorder.non_finite import FirstNonFinite
 from gatdiag.recorder.plan import RecordingPlan
-from gatdiag.recorder.samples import Sample
+from gatdiag.recorder.samples import Flat, FlatParameters, Sample
 from gatdiag.recorder.writer import Writer
 from gatdiag.roles import FEATURE
 
@@ -88,6 +88,7 @@ class SampleBuffer:
         self._measured: list[tuple[list[Sample], _Measured]] = []  # before the weights moved, or it would be too late
         self._steps = StepMeasurer(plan.parameters)
         self._latest: tuple[int, Sequence[float]] | None = None  # step and relative gradient norms
+        self._copy: Flat | None = None  # of a large model's weights, used again and again
         self._bytes = 0
         self._is_urgent = False
 
@@ -104,7 +105,16 @@ class SampleBuffer:
             if sample.record is not None and measured.parameters is not None:
                 self._compare(sample, measured.parameters.gradient_norms[0])
             self._steps.forget_change()
-        sample.weights = flat.weights() if sample.record is not None or not flat.is_large else ()
+            sample.weights = self._copy_weights(flat) if sample.record is not None else ()
+        else:
+            sample.weights = flat.weights()
+
+    def _copy_weights(self, flat: FlatParameters) -> Flat:
+        if self._copy is None:
+            self._copy = flat.weights()
+        else:
+            flat.copy_weights(self._copy)
+        return self._copy
 
     def take_weights_after(self, sample: Sample) -> None:
         """Copy the weights after they have moved."""
@@ -216,11 +226,11 @@ class SampleBuffer:
         violated = [{"law": law, "step": step} for law, (step, _) in sorted(measurer.violated.items())]
         self.writer.write_violations(violated)
         step, delta = min(measurer.violated.values())
+        which = f"{len(violated)} of {len(measurer.recorded)} conservation laws"
         self._guard.warn(
             "violated laws",
-            f"from step {step} on, {len(violated)} of {len(measurer.recorded)} conservation laws are violated (delta is "
-            f"{delta:.1g} of its terms): the model computes something else than in its first step, or its gradients are "
-            "not those of its forward pass",
+            f"from step {step} on, {which} are violated (delta is {delta:.1g} of its terms): the model computes "
+            "something else than in its first step, or its gradients are not those of its forward pass",
         )
 
 

@@ -55,6 +55,12 @@ class FlatParameters:
         """A copy of the weights."""
         return [_copy(self._pick(self.tensors, positions)) for positions in self.positions]
 
+    def copy_weights(self, into: Flat) -> None:
+        """Overwrite an older copy."""
+        for positions, sizes, flat in zip(self.positions, self.sizes, into, strict=True):
+            for position, place in zip(positions, flat.split(sizes), strict=True):
+                place.copy_(self.tensors[position].detach().reshape(-1))
+
     def has_gradient(self) -> NDArray[np.bool_]:
         """Of each parameter."""
         return np.array([tensor.grad is not None for tensor in self.tensors], dtype=bool)

@@ -251,8 +251,8 @@ class ParameterMeasurer:
 
     def _is_for(self, metric: Metric) -> NDArray[np.bool_]:
         """The parameters that a function of `gatdiag.metrics` is for."""
-        is_for: NDArray[np.bool_] = np.ones_like(self._is_matrix)
-        return self._is_matrix if metric.needs == "matrix" else is_for
+        found: NDArray[np.bool_] = self._is_matrix if metric.needs == "matrix" else np.ones_like(self._is_matrix)
+        return found
 
     def _call(
         self, metric: Metric, samples: Sequence[Sample], updates: Mapping[Sample, Flat | None] | None = None

@@ -17,6 +17,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws.prediction import held_by
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
+from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.recorder.signals import graph_leaves
 from gatdiag.run import load
@@ -98,7 +99,7 @@ def preflight(
         _isolated_copy(model, args, kwargs, optimizers) as copied,
     ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
-        if not recorder.enabled:
+        if not recorder.enabled or not is_first_process():
             return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
         with recorder:
             train_copy(copied, loss, recorder)

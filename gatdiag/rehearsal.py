@@ -16,6 +16,7 @@ from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
+from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors
@@ -96,7 +97,7 @@ def preflight(
         _isolated_copy(model, args, kwargs, optimizers) as copied,
     ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
-        if not recorder.enabled:
+        if not recorder.enabled or not is_first_process():
             return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
         with recorder:
             train_copy(copied, loss, recorder)

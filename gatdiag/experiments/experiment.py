@@ -103,8 +103,14 @@ def run_experiment(
     if folder is None:
         return _make_result(fit())
     with watch(model, folder, every=every, metrics=metrics, best="val_accuracy", overwrite=overwrite) as recorder:
-        _write_document(experiment, None, recorder.folder)
-        result = _make_result(fit(recorder=recorder))
+
+        def on_epoch(number: int, epoch: Epoch) -> None:
+            if number == 0:  # the folder is made at the first step
+                _write_document(experiment, None, recorder.folder)
+            if progress is not None:
+                progress(number, epoch)
+
+        result = _make_result(fit(recorder=recorder, progress=on_epoch))
         _write_document(experiment, result, recorder.folder)
     return result
 

@@ -10,6 +10,9 @@ hear of modules and steps inside compiled code, and compiling takes as long as w
 """
 
 import sys
+import threading
+from collections.abc import Collection
+from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
 import torch
@@ -117,14 +120,32 @@ def _register(*hooks: _Hook) -> None:
 
 
 def _unregister(*hooks: _Hook) -> None:
-    """Remove hooks; one that stands among others' stays, without effect, if another thread may be at these."""
+    """Remove hooks; one that stands among others' stays, without effect, while another thread is at these."""
     for hook in hooks:
-        if len(hook.table) == 1 or len(sys._current_frames()) == 1:
+        if len(hook.table) == 1 or not _is_in_other_thread(_CALLERS):
             hook.table.pop(hook.number, None)
             for flag in hook.flags:
                 flag.pop(hook.number, None)
 
 
+def _is_in_other_thread(codes: Collection[CodeType]) -> bool:
+    """True if another thread is inside of one of these functions."""
+    for thread, innermost in sys._current_frames().items():
+        frame: FrameType | None = innermost if thread != threading.get_ident() else None
+        while frame is not None:
+            if frame.f_code in codes:
+                return True
+            frame = frame.f_back
+    return False
+
+
+# the functions of torch that go through the tables
+_CALLERS: Final = frozenset(
+    {
+        nn.Module._call_impl.__code__,
+        *(code for code in Optimizer.profile_hook_step.__code__.co_consts if isinstance(code, CodeType)),
+    }
+)
 _MODULE_HOOKS: Final = (
     _Hook(module_hooks._global_forward_pre_hooks, _before_module),
     _Hook(

@@ -13,6 +13,7 @@ What is different from the trace of a copy:
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.flow import has_scale
 from gatdiag.laws.label import Label
 from gatdiag.laws.rules import Call, Labels, Rule
-from gatdiag.laws.trace import OUTPUT, Running, Trace
+from gatdiag.laws.trace import OUTPUT, Running, Trace, unobserved
 from gatdiag.structure.tensors import tensor_arguments, walk
 
 _LONG = 1000
@@ -65,6 +66,8 @@ class TrainingTrace(Trace):
         self.reads = Counter[str]()
         self.error: str | None = None
 
+    supports_higher_order_operators = True  # else they would end the user's training
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Compiled functions stay compiled."""
@@ -83,15 +86,22 @@ class TrainingTrace(Trace):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation, then apply its rule; a parameter that has no shape yet is about to get one."""
-        if any(map(is_lazy, args)):
+        """Run the operation, then apply its rule.
+
+        What has no schema (an operation on functions, as `flex_attention`) is not followed: its arguments must keep
+        their scale. A parameter that has no shape yet is about to get one.
+        """
+        if not isinstance(func, torch._ops.OpOverload):
+            with unobserved(), self._contained(f"in {func} in {self._current_module()}"):
+                self._fix(f"{func.name()} in {self._current_module()}", tensor_arguments(args, kwargs))
+        if not isinstance(func, torch._ops.OpOverload) or any(map(is_lazy, args)):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
         if self.error is not None:
             return
-        try:
+        with self._contained(f"in {func} in {self._current_module()}"):
             tensors = tensor_arguments(list(arguments.values()), None)
             if _is_in_compiled_region():
                 self._forget_written(func, arguments)
@@ -104,8 +114,21 @@ class TrainingTrace(Trace):
             if any(tensor.requires_grad for tensor in tensors):
                 for tensor in tensor_arguments([out], None):
                     self._known[tensor] = True
-        except Exception as error:  # never to end the user's training
-            self.error = f"{type(error).__name__} in {func} in {self._current_module()}: {error}"
+
+    @contextmanager
+    def _contained(self, where: str) -> Iterator[None]:
+        """Keep what fails in here, which must never end the user's training, as the reason for no laws."""
+        try:
+            yield
+        except Exception as error:
+            self.error = f"{type(error).__name__} {where}: {error}"
+
+    def _fix(self, cause: str, tensors: Iterable[Tensor]) -> None:
+        """Require tensors to keep their scale."""
+        for tensor in tensors:
+            self._admit(tensor)
+            self._exponents.cause = cause
+            self._exponents.require_zero(self.label_of(tensor))
 
     def _apply_rule(self, rule: Rule, call: Call) -> Labels:
         """Apply a rule; an operation that runs on nothing, or joins something to nothing, fixes its arguments."""
@@ -244,7 +267,7 @@ class TrainingTrace(Trace):
         """A call from outside has returned: what it returns keeps its scale."""
         if self.error is not None:
             return
-        try:
+        with self._contained("at the output"):
             parts = {id(part): part for _, part in walk(output, modules=False)}.values()
             if opaque := [type(part).__qualname__ for part in parts if not isinstance(part, Tensor)]:
                 self.error = f"the output contains a {opaque[0]}, which cannot be searched for tensors"
@@ -263,8 +286,6 @@ class TrainingTrace(Trace):
                 if node is not None:  # a mark that does not keep the graph alive
                     node.metadata.setdefault(self._mark, set()).add(tensor.output_nr)
             self._unwritten.clear()
-        except Exception as error:  # never to end the user's training
-            self.error = f"{type(error).__name__} at the output: {error}"
 
     def _hold_lost(self, outputs: Iterable[Tensor]) -> None:
         """Hold parameters that a gradient reaches although no operation was seen to read them."""
@@ -280,12 +301,15 @@ class TrainingTrace(Trace):
 def _own_tensors(model: nn.Module) -> Iterator[Tensor]:
     """Buffers and other tensors among a model's attributes, also in containers; long ones hold data."""
     for module in model.modules():
-        waiting: list[Any] = [vars(module)]
+        waiting, seen = [vars(module)], set[int]()
         while waiting:
-            value = waiting.pop()
+            value: Any = waiting.pop()
             if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, dict) and len(value) < _LONG:
+                yield from () if is_lazy(value) else (value,)
+            elif id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, dict) and len(value) < _LONG:
                 waiting += dict.values(value)
             elif isinstance(value, list | tuple) and len(value) < _LONG:
                 waiting += list(value)

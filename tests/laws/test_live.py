@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -206,6 +207,13 @@ def square(layer: nn.Module, x: Tensor) -> Tensor:
     return Unseen.apply(layer(x))
 
 
+def attend(layer: nn.Module, x: Tensor) -> Tensor:
+    query = layer(x).detach()[None, None]  # on a CPU it has no backward pass
+    attended = flex_attention(query, query, query)
+    assert isinstance(attended, Tensor)
+    return x * attended[0, 0]
+
+
 def autoencode(model: nn.Module, x: Tensor) -> Tensor:
     return model.decode(2 * model.encode(x))
 
@@ -277,6 +285,7 @@ TRAININGS: dict[str, tuple[Callable[[], nn.Module], Loss, int]] = {  # name -> m
     "unseen kernel": (lambda: Net(square), call, 10),
     "encode and decode": (Coder, autoencode, 12 + 6),
     "graph autoencoder": (lambda: gnn.GAE(gnn.GCN(4, 6, 2, 3)), reconstruct, 6),
+    "an operation on functions": (lambda: Net(attend), call, 10),
     "tied": (Tied, call, 7),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(2)), call, 6),
     "lazy convolutions": (lambda: Graph(-1, -1), call, 6),

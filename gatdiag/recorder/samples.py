@@ -202,7 +202,8 @@ class ForwardPass:
         attention: Layer -> statistics of its attention coefficients.
         metrics: Layer -> column -> value.
         runs_with_gradient: Numbers of the runs whose output has got a gradient.
-        has_ended: The model has returned.
+        has_returned: The model has: what runs next and has not run yet (a head that the loop calls) is of this pass.
+        has_ended: What runs next is of another pass.
         is_taken: It is the row of a step, and does not change any more.
         is_suspect: Some entry is known not to be finite.
     """
@@ -217,6 +218,7 @@ class ForwardPass:
     attention: dict[str, AttentionSpread] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     runs_with_gradient: set[int] = field(default_factory=set)
+    has_returned: bool = False
     has_ended: bool = False
     is_taken: bool = False
     is_suspect: bool = False

@@ -266,7 +266,7 @@ class StepRecorder:
         """The model has run."""
         if self._is_elsewhere():
             return
-        self.layers.end_pass()
+        self.layers.on_return()
         if self._sample is None or not self._root.training or is_in_backward_pass():
             return
         self.guard("this step", self._add_unfrozen)

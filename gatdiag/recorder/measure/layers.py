@@ -100,6 +100,10 @@ class LayerMeasurer:
         """What runs next is of another forward pass."""
         self._pass.has_ended = bool(self._pass.runs)
 
+    def on_return(self) -> None:
+        """Called when the model has returned."""
+        self._pass.has_returned = bool(self._pass.runs)
+
     def take_pass(self) -> ForwardPass:
         """The forward pass whose row this step gets; it does not change afterwards."""
         forward_pass = self._last_with_gradient or self._pass
@@ -110,7 +114,9 @@ class LayerMeasurer:
 
     def on_start(self, layer: str, module: nn.Module) -> None:
         """Called before a layer runs."""
-        if not is_in_backward_pass() and (self._pass.has_ended or self._pass.is_taken):
+        seen = self._pass
+        runs_again = seen.has_returned and (layer in seen.runs or bool(seen.runs_with_gradient))
+        if not is_in_backward_pass() and (seen.has_ended or seen.is_taken or runs_again):
             self._begin_pass()
         if "attention" in self._due_groups:
             self._guard("attention", self._hook_attention, layer, module)

@@ -196,7 +196,8 @@ class ParameterMeasurer:
 
     def norms(self, flats: Flat) -> Floats:
         """Norms of all parameters that samples are taken of, (parameters,)."""
-        return measure_pieces(self.flat, [flats])[0]
+        found: Floats = measure_pieces(self.flat, [flats])[0]
+        return found
 
     def _mask(self, values: Floats, where: NDArray[np.bool_]) -> Any:
         return np.ma.masked_array(values, mask=~(where & self._is_measurable))

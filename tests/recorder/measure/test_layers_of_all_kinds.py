@@ -337,3 +337,29 @@ def test_passes_inside_function_transforms_are_not_looked_at(tmp_path, recwarn):
     run = gatdiag.load(tmp_path / "run")
     assert (len(run.layers), len(run.neurons)) == (4, 8)
     assert not [each for each in recwarn if issubclass(each.category, RecordingWarning)]
+
+
+def test_a_head_that_the_loop_calls_after_the_model_is_of_the_same_pass(tmp_path):
+    """As in self-supervised learning, where `forward` is the encoder alone."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.second(self.first(x).relu())
+
+    model, x, y = Encoder(), torch.randn(20, 5), torch.arange(20) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run"):
+        for _ in range(3):
+            loss = F.cross_entropy(model.head(model(x).relu()), y)
+            loss = loss + F.cross_entropy(model.head(model(-x).relu()), y)  # a second pass
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    layers = gatdiag.load(tmp_path / "run").layers
+    assert layers.groupby("step")["layer"].agg(list).tolist() == [["first", "second", "head"]] * 3
+    assert layers.output_gradient_norm.notna().all()

@@ -79,15 +79,17 @@ def find_loss() -> Tensor | None:
     """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
 
     The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
-    autograd's, and the call is looked for in all others.
+    autograd's, and the call is looked for in the others; if several make one, it is not known which.
     """
-    calls = [*_backward_calls(sys._getframe())]
-    if not calls:
-        frames = sys._current_frames().values()
-        calls = [call for frame in frames for call in [*_backward_calls(frame)][-1:]]
-    if not calls:
+    stack = [*_frames(sys._getframe())]
+    stacks = [stack]
+    if stack[-1].f_globals.get("__name__", "").startswith(__package__.partition(".")[0]):  # autograd called us
+        stacks = [[*_frames(frame)] for frame in sys._current_frames().values()]
+    code = torch.autograd.backward.__code__
+    calls = [made for each in stacks for made in [frame for frame in each if frame.f_code is code][-1:]]
+    if len(calls) != 1:
         return None
-    called = calls[-1].f_locals  # the outermost: reentrant checkpointing makes others inside
+    called = calls[0].f_locals  # the outermost: reentrant checkpointing makes others inside
     tensors, given = called["tensors"], called["grad_tensors"]
     losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
     if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
@@ -97,9 +99,8 @@ def find_loss() -> Tensor | None:
     return sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())
 
 
-def _backward_calls(frame: FrameType | None) -> Iterator[FrameType]:
-    code = torch.autograd.backward.__code__
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and its callers, the outermost last."""
     while frame is not None:
-        if frame.f_code is code:
-            yield frame
+        yield frame
         frame = frame.f_back

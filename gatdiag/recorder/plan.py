@@ -135,10 +135,10 @@ def make_plan(
         layers = tuple(_without(layer, distributed) for layer in layers if layer.name not in partial)
     tensors = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
-    attention = [info.name for info in infos if info.role == ATTENTION]
+    attention = frozenset(info.name for info in infos if info.role == ATTENTION)
     parameters = ParameterMeasurer({info.name: tensors[info.name] for info in infos}, attention)
-    every = initialized_parameters(model).items()
-    parameters.others = [tensor for name, tensor in every if name not in {*parameters.names, *distributed}]
+    every, known = initialized_parameters(model).items(), {*parameters.names, *distributed}
+    parameters.others = [tensor for name, tensor in every if name not in known]
     parameters.add_unfrozen()
     plan = RecordingPlan(structure, layers, parameters, is_distributed=bool(distributed))
     if distributed:

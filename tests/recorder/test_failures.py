@@ -218,6 +218,25 @@ def test_another_lazy_model_cannot_go_on_with_a_run_either(tmp_path):
     assert trained.run.parameters.step.max() == 4
 
 
+def test_a_run_of_layers_whose_names_no_file_can_hold_goes_on(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module("lin\udc80", nn.Linear(5, 3))
+
+        def forward(self, x, edge_index):
+            return self._modules["lin\udc80"](x)
+
+    for seed in (0, 1):
+        options = {"resume": bool(seed), "seed": seed, "laws": False, "metrics": "full", "make_model": Odd}
+        trained, messages = warned(tmp_path / "run", **options)
+        assert messages == []
+    changed = trained.run.parameters[trained.run.parameters.parameter == r"lin\udc80.weight"]
+    assert changed.step.tolist() == list(range(10))
+    assert changed.unchanged_fraction[changed.step == 0].item() == 1
+    assert changed.unchanged_fraction[changed.step == 5].item() == 0, "other weights than those that the run began with"
+
+
 def test_time_goes_on_where_the_run_that_is_resumed_had_ended(tmp_path):
     train(tmp_path / "run", metrics="fast", before_step=lambda step, model: time.sleep(0.02))
     first = gatdiag.load(tmp_path / "run").steps.time

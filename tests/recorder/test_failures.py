@@ -3,10 +3,15 @@
 import json
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
 import time
 import warnings
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from linecache import getline
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -16,7 +21,6 @@ from torch import nn
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.recorder import RecordingWarning, TrainingWarning, plan
-from gatdiag.run import Store
 from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
@@ -30,16 +34,78 @@ def warned(folder, **options):
     return trained, [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]
 
 
-def test_a_disk_that_is_full(tmp_path, monkeypatch):
-    def append(self, table, columns):
-        raise OSError(28, "No space left on device")
+@contextmanager
+def full_disk():
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    monkeypatch.setattr(Store, "append", append)
-    trained, messages = warned(tmp_path / "run")
+
+@pytest.mark.parametrize(("since", "until"), [(1, 9), (1, 2), (3, 9), (5, 9), (0, 9), (0, 1)])
+def test_a_disk_that_is_full_for_some_steps(tmp_path, since, until):
+    with ExitStack() as full, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, data = Gat(), graph()
+        optimizer, losses = sgd(model), []
+        untouched, same = Gat(), []
+        untouched.load_state_dict(model.state_dict())
+        other = sgd(untouched)
+        with gatdiag.watch(model, tmp_path / "run", best="loss", every=1, warn=False) as recorder:
+            for step in range(6):
+                if step == since:
+                    full.enter_context(full_disk())
+                if step == until:
+                    full.close()
+                losses.append(train_step(model, data, optimizer).item())
+                recorder.log(loss=losses[-1])
+                same.append(train_step(untouched, data, other).item())
+    assert losses == same
+    (message,) = [str(item.message) for item in caught]
+    assert "File too large" in message
+    if since == 0:
+        assert "The run cannot be written to" in message
+    else:
+        run = gatdiag.load(tmp_path / "run")
+        assert run.steps.step.tolist() == ([*range(6)] if until == 2 else [])
+        assert run.meta["notes"] == ([message.removeprefix("gatdiag: ")] if until == 2 else [])
+
+
+def test_a_folder_in_which_another_run_is_recorded_meanwhile_is_left_alone(tmp_path):
+    def replace(step, model):
+        if step == 3:
+            shutil.rmtree(tmp_path / "run")
+            other = train(tmp_path / "other").run
+            shutil.copytree(other.folder, tmp_path / "run")
+
+    trained, messages = warned(tmp_path / "run", before_step=replace, best="loss", every=1)
+    (message,) = messages
+    assert "another run is recorded there now" in message
     assert trained.losses == train().losses
-    assert len(messages) == 1
-    assert "not recorded: new rows" in messages[0]
-    assert "No space left on device" in messages[0]
+    contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("run", "other")]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    "how", [Path.unlink, partial(os.truncate, length=700), partial(Path.write_bytes, data=b"x" * 99)]
+)
+def test_rows_whose_files_something_else_has_spoiled_are_missed(tmp_path, how):
+    def spoil(step, model):
+        if step == 3:
+            recorder = gatdiag.recorder.session._active[-1]
+            recorder.diagnosis()  # writes what waits
+            how(tmp_path / "run" / "layers.arrows")
+
+    trained, messages = warned(tmp_path / "run", before_step=spoil, every=1)
+    (message,) = messages
+    assert message.endswith("rows of layers are left: something else has changed or deleted their files while training")
+    assert trained.run.meta["notes"] == [message.removeprefix("gatdiag: ")]
+    assert trained.run.status == "finished"
+    assert len(trained.run.layers) < 15
+    assert len(trained.run.steps) == 5
+    assert len(trained.run.parameters) == 5 * 3 * 6
 
 
 def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_path, monkeypatch):
@@ -359,12 +425,11 @@ def test_a_killed_run_can_be_read_and_resumed(tmp_path, training):
     assert killed.steps.step.tolist() == list(range(last + 1))
     assert (killed.layers.groupby("step").size() == 3).all()
     assert killed.snapshot("initial") is not None
-    tables = ("steps", "layers", "parameters", "neurons")
-    following = int(max(getattr(killed, table).step.max() for table in tables)) + 1
     run = train(tmp_path / "run", steps=3, seed=1, resume=True).run
     assert run.status == "finished"
-    assert run.steps.step.tolist() == [*range(last + 1), *range(following, following + 3)]
-    first = run.parameters[(run.parameters.step == following) & (run.parameters.role == "feature weight")]
+    for table in (run.steps, run.layers, run.parameters, run.neurons):
+        assert table.step.unique().tolist() == [*range(last + 4)]
+    first = run.parameters[(run.parameters.step == last + 1) & (run.parameters.role == "feature weight")]
     assert (first.unchanged_fraction == 0).all(), "changes are measured against the weights that the run began with"
 
 

@@ -1,6 +1,7 @@
 """Backward passes: whether one is running, their number, what they began with, and their end."""
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -45,9 +46,12 @@ class BackwardPasses:
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._number = -1
+        self._call: Callable[[], Tensor | None] = lambda: None  # the gradient of the loss in the last call
 
     def begin(self, parameters: Sequence[Tensor]) -> bool:
-        """Called at each gradient of an output; returns whether it is the first of its backward pass.
+        """Called at each gradient of an output; returns whether it is the first of a call, such as `backward()`.
+
+        Reentrant checkpointing makes further backward passes inside of a call, which end on their own.
 
         Args:
             parameters: Whose gradients count.
@@ -67,7 +71,16 @@ class BackwardPasses:
         # itself later in the pass than we do
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(run_as_is(lambda: engine.queue_callback(on_end)))
-        return True
+        return not self._is_in_known_call()
+
+    def _is_in_known_call(self) -> bool:
+        call = _find_call()
+        made = () if call is None else call.f_locals.get("grad_tensors_", ())  # by this call, and gone when it ends
+        one = next((gradient for gradient in made if gradient is not None), None)
+        is_known = one is not None and self._call() is one
+        if one is not None:
+            self._call = weakref.ref(one)
+        return is_known
 
 
 def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
@@ -81,13 +94,10 @@ def find_loss() -> Tensor | None:
     The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
     autograd's, and the call is looked for in all others.
     """
-    calls = [*_backward_calls(sys._getframe())]
-    if not calls:
-        frames = sys._current_frames().values()
-        calls = [call for frame in frames for call in [*_backward_calls(frame)][-1:]]
-    if not calls:
+    call = _find_call()
+    if call is None:
         return None
-    called = calls[-1].f_locals  # the outermost: reentrant checkpointing makes others inside
+    called = call.f_locals
     tensors, given = called["tensors"], called["grad_tensors"]
     losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
     if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
@@ -95,6 +105,15 @@ def find_loss() -> Tensor | None:
     if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
         return None
     return sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())
+
+
+def _find_call() -> FrameType | None:
+    """The outermost call of `backward()`: reentrant checkpointing makes others inside."""
+    calls = [*_backward_calls(sys._getframe())]
+    if not calls:
+        frames = sys._current_frames().values()
+        calls = [call for frame in frames for call in [*_backward_calls(frame)][-1:]]
+    return calls[-1] if calls else None
 
 
 def _backward_calls(frame: FrameType | None) -> Iterator[FrameType]:

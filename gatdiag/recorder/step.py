@@ -69,9 +69,14 @@ def _contained(
             if self._is_of_other_process():
                 return None
             self.is_autocast = torch._C._is_any_autocast_enabled()
-            with self.lock, self.stopwatch, Outside():
-                found: _T | None = self.guard(what, method, self, *args, **kwargs)
-                return found
+            outside = Outside()
+            try:
+                with self.lock, self.stopwatch, outside:
+                    found: _T | None = self.guard(what, method, self, *args, **kwargs)
+                    return found
+            except BaseException:  # an interrupt, which may have come when `__exit__` was called
+                outside.__exit__()
+                raise
 
         return cast("Callable[Concatenate[StepRecorder, _P], _T | None]", contained)
 

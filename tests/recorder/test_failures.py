@@ -1,14 +1,17 @@
 """Failures inside the recorder: one warning for each, and training continues."""
 
+import inspect
+import itertools
 import json
 import multiprocessing
 import os
 import resource
 import shutil
 import signal
+import sys
 import time
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from linecache import getline
 from pathlib import Path
@@ -20,6 +23,7 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import InputError
+from gatdiag.laws import training_trace
 from gatdiag.recorder import RecordingWarning, TrainingWarning, plan
 from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
@@ -190,6 +194,17 @@ def test_a_search_for_laws_that_takes_too_long_is_given_up_and_all_else_is_recor
     assert trained.run.meta["laws"]["found"] == []
     assert "stopped after" in trained.run.meta["laws"]["error"]
     assert not capsys.readouterr().err
+
+
+def test_a_trace_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_trace, "MAX_SECONDS", 1e-9)
+    trained, messages = warned(tmp_path / "run")
+
+    (message,) = messages
+    assert "tracing was stopped after 1e-09 s" in message
+    assert trained.losses == train().losses
+    assert len(trained.run.parameters) == 5 * 3 * 6
+    assert len(trained.run.neurons) == 0
 
 
 def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch):
@@ -444,6 +459,54 @@ def test_an_interrupt_from_outside_leaves_a_finished_file(tmp_path, training):
     assert process.exitcode not in (0, None)
     assert gatdiag.load(tmp_path / "run").status == "interrupted"
     assert (tmp_path / "run" / "steps.parquet").exists()
+
+
+def interrupt_at(number):
+    calls = itertools.count()
+
+    def on_event(frame, event, _):
+        is_ours = "gatdiag" in frame.f_globals.get("__name__", "") and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and is_ours and next(calls) == number:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return on_event
+
+
+@pytest.mark.parametrize("is_context", [False, True])
+def test_an_interrupt_at_any_instant_of_the_first_steps_leaves_nothing_entered(tmp_path, is_context):
+    def state():
+        return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch.is_grad_enabled()
+
+    torch.manual_seed(0)
+    x, before = torch.randn(8, 3), state()
+    for number in itertools.count(0, 29):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        optimizer = sgd(model)
+        recorder = gatdiag.watch(model, tmp_path / str(number), every=1, warn=False)
+
+        def step(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        was_interrupted = False
+        try:
+            with recorder if is_context else nullcontext():
+                sys.setprofile(interrupt_at(number))
+                step()
+                step()
+                sys.setprofile(None)
+        except KeyboardInterrupt:
+            was_interrupted = True
+        if not is_context:
+            step()
+            assert state() == before, number
+            recorder.finish()
+        assert state() == before, number
+        if not was_interrupted:
+            break
+    assert number > 100
 
 
 @needs_fork

@@ -104,6 +104,7 @@ class StepRecorder:
         plan: What is recorded; None until the first step, and after parameters were replaced.
         buffer: Samples that wait to be measured; None as long as there is no plan.
         has_begun_step: Whether the forward pass of the coming step has begun.
+        has_ended: Nothing is recorded here: another process does, or the run could not be opened.
         lock: Held while anything is measured or written, as another thread may ask for a diagnosis.
     """
 
@@ -130,7 +131,7 @@ class StepRecorder:
         self.has_begun_step = False
         self.lock = threading.RLock()
         self._process: int | None = None  # that records; None until the first step
-        self._has_ended = False
+        self.has_ended = False
         self.is_autocast = False  # whether the hook was called under autocast
         self._writer: Writer | None = None
         self._has_planned = False  # even if it failed
@@ -166,18 +167,18 @@ class StepRecorder:
 
     def decide(self) -> None:
         """Open the run if it is this process that records it. Called when the first step is seen, or none was made."""
-        if self._process is not None or self._has_ended:
+        if self._process is not None or self.has_ended:
             return
         self._process = os.getpid()
         self._writer = self.guard("all measurements", self._open_writer)
         if self._writer is None:
-            self._has_ended = True
+            self.has_ended = True
             self.detach()
         else:
             self.scalars.open(self._writer)
 
     def _is_of_other_process(self) -> bool:
-        return self._has_ended or (self._process is not None and self._process != os.getpid())
+        return self.has_ended or (self._process is not None and self._process != os.getpid())
 
     def detach(self) -> None:
         """Remove all hooks. May be called twice."""

@@ -77,6 +77,24 @@ def test_a_disk_that_is_full_for_some_steps(tmp_path, since, until):
         assert run.meta["notes"] == ([message.removeprefix("gatdiag: ")] if until == 2 else [])
 
 
+def test_where_nothing_is_recorded_nothing_that_is_logged_is_read_or_kept(tmp_path):
+    reads = []
+
+    class Metric:
+        def compute(self):
+            reads.append(step)
+            return 0.5
+
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with full_disk(), warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run") as recorder:
+        warnings.simplefilter("ignore", RecordingWarning)
+        for step in range(3):
+            recorder.log(metric=Metric())
+            train_step(model, data, optimizer)
+    assert reads == [0], "the run could not be opened at step 0"
+
+
 def test_a_folder_in_which_another_run_is_recorded_meanwhile_is_left_alone(tmp_path):
     def replace(step, model):
         if step == 3:

@@ -301,8 +301,9 @@ class StepRecorder:
             return
         if self.inspection.on_backward_start(flat.tensors):
             sample.loss = []
-        if (loss := find_loss()) is not None:
-            sample.loss.append(loss)
+        elif self._backward_passes.is_surprised and all(tensor.is_cpu for tensor in flat.tensors):
+            sample.loss.append(None)
+        sample.loss += find_loss()
 
     def _sampled(self) -> FlatParameters:
         """The parameters that samples are taken of; all, as long as there is no plan."""
@@ -374,6 +375,8 @@ class StepRecorder:
             if self._raw is not None and sample.unscale_raw is None and are_equal(self._raw, sample.gradients):
                 sample.raw_gradients = sample.gradients
             self._raw = self._raw_norms = None
+            if sample.loss and self._backward_passes.has_missed(flat.tensors):
+                sample.loss.append(None)
             self.scalars.add_measured(loss_columns(sample), sample.step)
             self.guard("signals", self.inspection.before_step, optimizers, sample)
         if predicts and plan.law_measurer is not None:
@@ -442,6 +445,7 @@ class StepRecorder:
         if record is None:
             self.modules.wait()
         else:
+            self._backward_passes.start(self._sampled().tensors)
             self.modules.listen()
 
     def _write_inspection(self, *, at_once: bool = False) -> None:

@@ -41,10 +41,16 @@ class BackwardPasses:
 
     Args:
         on_end: Called at the end of a backward pass that has changed gradients.
+
+    Attributes:
+        is_surprised: Whether the pass began with gradients that neither the passes before it nor the last step
+            have left: a penalty on the weights has a backward pass that goes through no output.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+        self._on_end, self._counter = on_end, BackwardCounter()
+        self._known: list[tuple[int, int]] = []  # versions of the gradients, after the last pass or step
+        self.is_surprised = False
         self._number = -1
         self._call: Callable[[], Tensor | None] = lambda: None  # the gradient of the loss in the last call
 
@@ -61,10 +67,12 @@ class BackwardPasses:
             return False
         self._number = number
         before = versions(parameter.grad for parameter in parameters)
+        self.is_surprised = before not in ([], self._known)
 
         @run_as_is
         def on_end() -> None:
-            if versions(parameter.grad for parameter in parameters) != before:  # `torch.autograd.grad` changes none
+            self.start(parameters)
+            if self._known != before:  # `torch.autograd.grad` changes none
                 self._on_end()
 
         # queued once more from within, so that it comes after the reduction of DistributedDataParallel, which queues
@@ -72,6 +80,15 @@ class BackwardPasses:
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(run_as_is(lambda: engine.queue_callback(on_end)))
         return not self._is_in_known_call()
+
+    def start(self, parameters: Sequence[Tensor]) -> None:
+        """Take the gradients as they are, at the beginning of a step."""
+        self._known = versions(parameter.grad for parameter in parameters)
+
+    def has_missed(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether passes since the last one, through no output, may have changed gradients. Not for inside of one."""
+        is_same = versions(parameter.grad for parameter in parameters) == self._known
+        return not is_same and self._counter.count() > self._number + 1
 
     def _is_in_known_call(self) -> bool:
         call = _find_call()
@@ -88,23 +105,25 @@ def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
 
-def find_loss() -> Tensor | None:
+def find_loss() -> list[Tensor | None]:
     """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
+
+    Nothing if something else computes gradients, such as `torch.autograd.grad`.
 
     The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
     autograd's, and the call is looked for in all others.
     """
     call = _find_call()
     if call is None:
-        return None
+        return []
     called = call.f_locals
     tensors, given = called["tensors"], called["grad_tensors"]
     losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
     if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
-        return None
+        return [None]
     if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
-        return None
-    return sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())
+        return [None]
+    return [sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())]
 
 
 def _find_call() -> FrameType | None:

@@ -67,6 +67,34 @@ def without_backward(model):
     return math.nan
 
 
+def penalty(model):
+    return 0.01 * sum(parameter.square().sum() for parameter in model.parameters())
+
+
+def beside_a_penalty(model):
+    backward(error(model))
+    backward(penalty(model))
+    return math.nan  # which goes through no output
+
+
+def after_a_penalty(model):
+    backward(penalty(model))
+    backward(error(model))
+    return math.nan
+
+
+def beside_a_gradient_of_its_own(model):
+    backward(error(model))
+    error(model, 1).backward(gradient=torch.tensor(0.5))
+    return math.nan
+
+
+def with_clipping(model):
+    loss = backward(error(model))
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    return loss
+
+
 def in_another_thread(model):
     loss = error(model)
     thread = threading.Thread(target=loss.backward)
@@ -103,6 +131,10 @@ LOSSES = {
     "a gradient penalty": with_a_gradient_penalty,
     "a gradient of its own": by_a_gradient_of_its_own,
     "no backward": without_backward,
+    "beside a penalty": beside_a_penalty,
+    "after a penalty": after_a_penalty,
+    "beside a gradient of its own": beside_a_gradient_of_its_own,
+    "clipping": with_clipping,
     "another thread": in_another_thread,
     "accumulated": of_batches_that_are_accumulated,
     "a try": of_a_try_that_is_cleared,

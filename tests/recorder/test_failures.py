@@ -81,8 +81,11 @@ def test_where_nothing_is_recorded_nothing_that_is_logged_is_read_or_kept(tmp_pa
     reads = []
 
     class Metric:
+        def __init__(self, step):
+            self.step = step
+
         def compute(self):
-            reads.append(step)
+            reads.append(self.step)
             return 0.5
 
     model, data = Gat(), graph()
@@ -90,7 +93,7 @@ def test_where_nothing_is_recorded_nothing_that_is_logged_is_read_or_kept(tmp_pa
     with full_disk(), warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run") as recorder:
         warnings.simplefilter("ignore", RecordingWarning)
         for step in range(3):
-            recorder.log(metric=Metric())
+            recorder.log(metric=Metric(step))
             train_step(model, data, optimizer)
     assert reads == [0], "the run could not be opened at step 0"
 

@@ -79,6 +79,11 @@ class ForwardTrace:
         """The layers that were used, in the order of their first use."""
         return order_layers(parameters_by_layer(self._model), self._uses)
 
+    @property
+    def seconds(self) -> float:
+        """Computing time that the trace has taken."""
+        return 0.0 if self._trace is None else self._trace.seconds
+
     def enter(self, module: nn.Module) -> None:
         """To be called before each call of one of the model's modules."""
         if self._thread not in (None, threading.get_ident()):

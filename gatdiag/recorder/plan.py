@@ -34,7 +34,7 @@ from gatdiag.structure.replica import initialized_parameters
 _MAX_DELTA: Final = 1e-3
 _MAX_DELTA_LOW_PRECISION: Final = 0.3
 _SMALLEST: Final = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
-_MAX_SEARCH_SECONDS: Final = 20.0  # of computing time
+_MAX_SEARCH_SECONDS: Final = 20.0  # of computing time, with that of the trace
 _NEGLIGIBLE: Final = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 _DISTRIBUTED: Final = (
     "other processes hold shards of the parameters, as with FSDP or tensor parallelism: what depends on all of a "
@@ -166,7 +166,7 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
                 f"as in model(x, edge_index); {_COMPILED}"
             )
         try:
-            with time_limit(_MAX_SEARCH_SECONDS, _announce):
+            with time_limit(_MAX_SEARCH_SECONDS - trace.seconds, _announce):
                 laws = trace.find_laws(structure)
         except TimeLimitError:
             return None, (

@@ -15,6 +15,8 @@ RANDOM = torch.randn(300, 400, generator=torch.Generator().manual_seed(0))
 
 
 def dead_in_double(tensor):
+    if not tensor.numel():
+        return 0, 0
     dense = tensor.double().reshape(len(tensor), math.prod(tensor.shape[1:]))
     return tuple(int((dense.norm(dim=axis) == 0).sum()) for axis in (1, 0))
 

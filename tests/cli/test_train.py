@@ -125,13 +125,13 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 
 
 def test_a_search_for_laws_that_takes_too_long_names_what_has_no_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("gatdiag.recorder.model.find_laws_with_structure", Mock(side_effect=TimeLimitError))
+    monkeypatch.setattr("gatdiag.laws.live.ForwardTrace.find_laws", Mock(side_effect=TimeLimitError))
     done = train(tmp_path / "run", *SMALL)
     assert done.exit_code == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
     assert line == (
-        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s (law_search_seconds of "
-        "gatdiag.watch); gatdiag.find_laws and gatdiag laws have no limit"
+        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s; gatdiag.find_laws has no limit, "
+        "and what it finds can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
     )
 
 

@@ -182,7 +182,11 @@ class _Model:
             "relative_attention_entropy": np.minimum(0.9 * self.noise(count), 1),
         }
         if step % COARSE == 0:
-            coarse = [each for each in catalogue("layers") if each.function and each.name not in columns]
+            coarse = [
+                each
+                for each in catalogue("layers")
+                if each.function and each.group != "attention" and each.name not in columns
+            ]
             for each in sorted(coarse, key=lambda each: each.of == "output gradient"):
                 share = relative_gradient if each.of == "output gradient" else small
                 columns[each.name] = share * self.noise(count)

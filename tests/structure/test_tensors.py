@@ -66,7 +66,7 @@ def graph() -> HeteroData:
         (A, [A]),
         (COUNT, []),
         (torch.ones(2, dtype=torch.complex64), [torch.ones(2, dtype=torch.complex64)]),
-        ((A, [B, {"x": A}]), [A, B]),
+        ((A, [B, {"x": A}]), [A, B, A]),
         (OrderedDict(b=B, a=(COUNT, A)), [B, A]),
         (Named(A, COUNT), [A]),
         (Output(A, (B, A)), [A, B, A]),

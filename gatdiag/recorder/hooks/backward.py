@@ -109,9 +109,6 @@ def find_loss() -> list[Tensor | None]:
     """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
 
     Nothing if something else computes gradients, such as `torch.autograd.grad`.
-
-    The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
-    autograd's, and the call is looked for in all others.
     """
     call = _find_call()
     if call is None:
@@ -127,17 +124,22 @@ def find_loss() -> list[Tensor | None]:
 
 
 def _find_call() -> FrameType | None:
-    """The outermost call of `backward()`: reentrant checkpointing makes others inside."""
-    calls = [*_backward_calls(sys._getframe())]
-    if not calls:
-        frames = sys._current_frames().values()
-        calls = [call for frame in frames for call in [*_backward_calls(frame)][-1:]]
-    return calls[-1] if calls else None
+    """The outermost call of `backward()`: reentrant checkpointing makes others inside.
 
-
-def _backward_calls(frame: FrameType | None) -> Iterator[FrameType]:
+    It is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
+    autograd's, and the call is looked for in the others; if several make one, it is not known which.
+    """
+    stack = [*_frames(sys._getframe())]
+    stacks = [stack]
+    if stack[-1].f_globals.get("__name__", "").startswith(__package__.partition(".")[0]):  # autograd called us
+        stacks = [[*_frames(frame)] for frame in sys._current_frames().values()]
     code = torch.autograd.backward.__code__
+    calls = [made for each in stacks for made in [frame for frame in each if frame.f_code is code][-1:]]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and its callers, the outermost last."""
     while frame is not None:
-        if frame.f_code is code:
-            yield frame
+        yield frame
         frame = frame.f_back

@@ -5,6 +5,7 @@ recurrent network) must be seen to multiply something else, too, and entries tha
 scale.
 """
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,16 +72,24 @@ class ForwardTrace:
         self._uses: dict[str, None] = {}  # parameters that were read and modules that were called, in order
         self._is_tracing = False
         self._thread: int | None = None  # that is in a call
+        self._outside = 0  # calls of modules on the stack when it began
 
     @property
     def order(self) -> list[str]:
         """The layers that were used, in the order of their first use."""
         return order_layers(parameters_by_layer(self._model), self._uses)
 
+    @property
+    def seconds(self) -> float:
+        """Computing time that the trace has taken."""
+        return 0.0 if self._trace is None else self._trace.seconds
+
     def enter(self, module: nn.Module) -> None:
         """To be called before each call of one of the model's modules."""
         if self._thread not in (None, threading.get_ident()):
             return
+        if self._thread is not None and _count_calls() < self._outside + max(1, len(self._running)):
+            self.abandon()  # an interrupt has ended the calls before this one
         if not len(self._running):
             self._begin(module)
         self._running.enter(module)
@@ -100,7 +109,7 @@ class ForwardTrace:
 
     def abandon(self) -> None:
         """To be called after an interrupt, of which no hook is told: leaves the mode if it was left entered."""
-        if self._is_tracing and self._trace is not None:
+        if self._trace is not None:
             _remove_mode(self._trace)
         while len(self._running):
             self._running.leave()
@@ -127,7 +136,7 @@ class ForwardTrace:
             return _solve(self._trace, self._exponents, structure, trained, self._cells)
 
     def _begin(self, module: nn.Module) -> None:
-        self._thread = threading.get_ident()
+        self._thread, self._outside = threading.get_ident(), _count_calls()
         if self._calls[id(module)] >= _MOST_CALLS or not _can_trace(module):
             return
         self._calls[id(module)] += 1
@@ -139,7 +148,7 @@ class ForwardTrace:
 
     def _end(self, output: Any) -> None:
         if self._is_tracing and self._trace is not None:
-            self._trace.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _remove_mode(self._trace)
         if self._trace is not None and not _is_in_backward():
             with torch.no_grad(), unobserved():
                 self._trace.finish(output, is_traced=self._is_tracing)
@@ -156,6 +165,15 @@ def _can_trace(module: nn.Module) -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and all(torch._C._get_dispatch_mode(key) is None for key in _INFRASTRUCTURE)
     )
+
+
+def _count_calls() -> int:
+    """How many calls of modules are on the stack."""
+    count, frame = 0, sys._getframe()
+    while (outer := frame.f_back) is not None:
+        frame = outer
+        count += frame.f_code is nn.Module._call_impl.__code__
+    return count
 
 
 def _is_in_backward() -> bool:

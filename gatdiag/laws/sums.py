@@ -116,7 +116,7 @@ class Sums:
             for name in names
             for shape in [(*points, *self._templates[name].shape)]
         ]
-        tensors = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
+        tensors = [tensor.to_dense() if tensor.is_sparse else tensor.resolve_conj().resolve_neg() for tensor in tensors]
         axis = len(points)
         stacked = tensors[0].unsqueeze(axis) if len(tensors) == 1 else torch.stack(tensors, axis)
         stacked = torch.view_as_real(stacked) if stacked.is_complex() else stacked

@@ -263,8 +263,10 @@ class Running:
 def unobserved() -> Iterator[None]:
     """A context in which modes of the user's (counters of operations, default devices) see no operation."""
     with torch._C.DisableTorchFunction():
-        modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+        modes = []
         try:
+            while torch._C._len_torch_dispatch_stack():
+                modes.append(_pop_mode())
             yield
         finally:
             for mode in reversed(modes):

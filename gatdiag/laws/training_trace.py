@@ -11,6 +11,7 @@ What is different from the trace of a copy:
 """
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from gatdiag.laws.trace import OUTPUT, Running, Trace, unobserved
 from gatdiag.structure.tensors import tensor_arguments, walk
 
 _LONG = 1000
+MAX_SECONDS = 20.0  # of computing time that following the operations of a training may take
 _EMPTY = frozenset(["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"])
 _COMPILED = "_functorch/_aot_autograd/runtime_wrappers.py"  # in which the results of torch.compile run
 
@@ -50,6 +52,7 @@ class TrainingTrace(Trace):
         emptied: The operations that ran on nothing.
         reads: Name of a parameter -> number of operations that read it.
         error: Why nothing can be said of the forward pass, if so.
+        seconds: Computing time that following the operations has taken.
     """
 
     def __init__(self, exponents: Exponents, running: Running, uses: dict[str, None], model: nn.Module) -> None:
@@ -65,6 +68,7 @@ class TrainingTrace(Trace):
         self.emptied: dict[str, None] = {}
         self.reads = Counter[str]()
         self.error: str | None = None
+        self.seconds = 0.0
 
     supports_higher_order_operators = True  # else they would end the user's training
 
@@ -101,19 +105,27 @@ class TrainingTrace(Trace):
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
         if self.error is not None:
             return
+        if self.seconds > MAX_SECONDS:
+            self.error = f"tracing was stopped after {MAX_SECONDS:g} s; gatdiag.find_laws has no limit"
+            return
+        start = time.thread_time()
         with self._contained(f"in {func} in {self._current_module()}"):
-            tensors = tensor_arguments(list(arguments.values()), None)
-            if _is_in_compiled_region():
-                self._forget_written(func, arguments)
-                return
-            for tensor in tensors:
-                self._admit(tensor)
-            if self._is_hidden(func, arguments, tensors, out):
-                return
-            super()._follow(func, arguments, out, shape)
-            if any(tensor.requires_grad for tensor in tensors):
-                for tensor in tensor_arguments([out], None):
-                    self._known[tensor] = True
+            self._follow_within_limit(func, arguments, out, shape)
+        self.seconds += time.thread_time() - start
+
+    def _follow_within_limit(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
+        tensors = tensor_arguments(list(arguments.values()), None)
+        if _is_in_compiled_region():
+            self._forget_written(func, arguments)
+            return
+        for tensor in tensors:
+            self._admit(tensor)
+        if self._is_hidden(func, arguments, tensors, out):
+            return
+        super()._follow(func, arguments, out, shape)
+        if any(tensor.requires_grad for tensor in tensors):
+            for tensor in tensor_arguments([out], None):
+                self._known[tensor] = True
 
     @contextmanager
     def _contained(self, where: str) -> Iterator[None]:

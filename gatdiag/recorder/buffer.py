@@ -7,7 +7,7 @@ once, piece by piece, without copies of gradients. So recording holds one copy o
 step until the gradients after it have been compared.
 
 A process that is killed loses the samples that wait. The last step before them may have rows in all tables but `steps`,
-because values can be logged to a step until the next one is made.
+because values can be logged to a step until the next one is made; when the run is resumed, these rows are dropped.
 """
 
 import math

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gatdiag.recorder.hooks.outside import run_as_is
 
+FILES: Final = "files"
 _NOT_USER_CODE: Final = ("gatdiag", "torch", "torch_geometric")
 
 
@@ -42,9 +43,11 @@ class Guard:
         """
         try:
             return function(*args, **kwargs)
+        except OSError as error:  # one warning, as on a full disk nothing can be written
+            self.warn(FILES, f"not recorded: {what}, and all else that cannot be written ({error})")
         except Exception as error:
             self.warn(what, f"not recorded: {what} ({type(error).__name__}: {error})")
-            return None
+        return None
 
     def warn(self, what: str, message: str) -> None:
         """Warn, once for each `what`; if warnings are errors, print the message to standard error instead."""

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.law import Exclusion, Law
+from gatdiag.names import escape_surrogates
 from gatdiag.quantities import QUANTITIES
 from gatdiag.recorder.settings import Selection
 from gatdiag.run.laws import pack
@@ -62,7 +63,7 @@ def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> No
     Raises:
         InputError: A recorded layer is missing, or a parameter has another shape.
     """
-    names = {layer.name for layer in layers}
+    names = {escape_surrogates(layer.name) for layer in layers}
     missing = [layer["name"] for layer in recorded["layers"] if layer["name"] not in names]
     if names and missing:
         raise InputError(
@@ -73,9 +74,10 @@ def check_same_model(recorded: Mapping[str, Any], layers: Sequence[Layer]) -> No
     shapes = {info["name"]: tuple(info["shape"]) for info in infos if "shape" in info}
     for layer in layers:
         for info in layer.parameters:
-            if shapes.get(info.name, info.shape) != info.shape:
+            name = escape_surrogates(info.name)
+            if shapes.get(name, info.shape) != info.shape:
                 raise InputError(
-                    f"The run to resume is of another model: expected {info.name} of shape {shapes[info.name]}, got "
+                    f"The run to resume is of another model: expected {name} of shape {shapes[name]}, got "
                     f"{info.shape}; use another folder"
                 )
 

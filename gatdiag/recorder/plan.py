@@ -34,7 +34,7 @@ from gatdiag.structure.replica import initialized_parameters
 _MAX_DELTA: Final = 1e-3
 _MAX_DELTA_LOW_PRECISION: Final = 0.3
 _SMALLEST: Final = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps  # below, gradients lose digits
-_MAX_SEARCH_SECONDS: Final = 20.0  # of computing time
+_MAX_SEARCH_SECONDS: Final = 20.0  # of computing time, with that of the trace
 _NEGLIGIBLE: Final = 1e-4  # laws with gradients this small relative to the largest may show only rounding errors
 _DISTRIBUTED: Final = (
     "other processes hold shards of the parameters, as with FSDP or tensor parallelism: what depends on all of a "
@@ -135,10 +135,10 @@ def make_plan(
         layers = tuple(_without(layer, distributed) for layer in layers if layer.name not in partial)
     tensors = dict(model.named_parameters())
     infos = [info for layer in layers for info in layer.parameters]
-    attention = [info.name for info in infos if info.role == ATTENTION]
+    attention = frozenset(info.name for info in infos if info.role == ATTENTION)
     parameters = ParameterMeasurer({info.name: tensors[info.name] for info in infos}, attention)
-    every = initialized_parameters(model).items()
-    parameters.others = [tensor for name, tensor in every if name not in {*parameters.names, *distributed}]
+    every, known = initialized_parameters(model).items(), {*parameters.names, *distributed}
+    parameters.others = [tensor for name, tensor in every if name not in known]
     parameters.add_unfrozen()
     plan = RecordingPlan(structure, layers, parameters, is_distributed=bool(distributed))
     if distributed:
@@ -166,7 +166,7 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
                 f"as in model(x, edge_index); {_COMPILED}"
             )
         try:
-            with time_limit(_MAX_SEARCH_SECONDS, _announce):
+            with time_limit(_MAX_SEARCH_SECONDS - trace.seconds, _announce):
                 laws = trace.find_laws(structure)
         except TimeLimitError:
             return None, (

@@ -233,7 +233,7 @@ class Sample:
         record: Number of the record that it is; None if it only serves to predict c of the next step.
         due_groups: Groups of quantities that are measured.
         forward_pass: The pass whose row the step gets.
-        loss: What `backward()` was called on, for each backward pass since the gradients were cleared.
+        loss: What `backward()` was called on, for each call since the gradients were cleared; None if it is unknown.
         raw_gradients: Gradients after the last backward pass, before clipping; `gradients` itself if they were not
             clipped; None if there was no backward pass.
         raw_norms: Instead, if copies would take too much memory, their norms: of each parameter.
@@ -255,7 +255,7 @@ class Sample:
     due_groups: frozenset[str]
     # forward and backward
     forward_pass: ForwardPass | None = None
-    loss: list[Tensor] = field(default_factory=list)
+    loss: list[Tensor | None] = field(default_factory=list)
     raw_gradients: Flat | None = None
     raw_norms: NDArray[np.float64] | None = None
     leftover: Tensor | None = None

@@ -244,9 +244,9 @@ class Recorder:
             mappings: As `scalars`; nested mappings are flattened: `{"train": {"loss": loss}}` gives "train/loss".
             scalars: Name -> number, tensor or array with one element, or torchmetrics metric. The figures draw "loss".
         """
-        if self not in _active:
-            return
         steps = self._steps
+        if self not in _active or steps.has_ended:
+            return
         with steps.lock, steps.stopwatch:
             given = scalars
             if mappings or not are_plain(scalars.values()):

@@ -69,9 +69,14 @@ def _contained(
             if self._is_of_other_process():
                 return None
             self.is_autocast = torch._C._is_any_autocast_enabled()
-            with self.lock, self.stopwatch, Outside():
-                found: _T | None = self.guard(what, method, self, *args, **kwargs)
-                return found
+            outside = Outside()
+            try:
+                with self.lock, self.stopwatch, outside:
+                    found: _T | None = self.guard(what, method, self, *args, **kwargs)
+                    return found
+            except BaseException:  # an interrupt, which may have come when `__exit__` was called
+                outside.__exit__()
+                raise
 
         return cast("Callable[Concatenate[StepRecorder, _P], _T | None]", contained)
 
@@ -99,6 +104,7 @@ class StepRecorder:
         plan: What is recorded; None until the first step, and after parameters were replaced.
         buffer: Samples that wait to be measured; None as long as there is no plan.
         has_begun_step: Whether the forward pass of the coming step has begun.
+        has_ended: Nothing is recorded here: another process does, or the run could not be opened.
         lock: Held while anything is measured or written, as another thread may ask for a diagnosis.
     """
 
@@ -125,7 +131,7 @@ class StepRecorder:
         self.has_begun_step = False
         self.lock = threading.RLock()
         self._process: int | None = None  # that records; None until the first step
-        self._has_ended = False
+        self.has_ended = False
         self.is_autocast = False  # whether the hook was called under autocast
         self._writer: Writer | None = None
         self._has_planned = False  # even if it failed
@@ -161,18 +167,18 @@ class StepRecorder:
 
     def decide(self) -> None:
         """Open the run if it is this process that records it. Called when the first step is seen, or none was made."""
-        if self._process is not None or self._has_ended:
+        if self._process is not None or self.has_ended:
             return
         self._process = os.getpid()
         self._writer = self.guard("all measurements", self._open_writer)
         if self._writer is None:
-            self._has_ended = True
+            self.has_ended = True
             self.detach()
         else:
             self.scalars.open(self._writer)
 
     def _is_of_other_process(self) -> bool:
-        return self._has_ended or (self._process is not None and self._process != os.getpid())
+        return self.has_ended or (self._process is not None and self._process != os.getpid())
 
     def detach(self) -> None:
         """Remove all hooks. May be called twice."""
@@ -295,8 +301,9 @@ class StepRecorder:
             return
         if self.inspection.on_backward_start(flat.tensors):
             sample.loss = []
-        if (loss := find_loss()) is not None:
-            sample.loss.append(loss)
+        elif self._backward_passes.is_surprised and all(tensor.is_cpu for tensor in flat.tensors):
+            sample.loss.append(None)
+        sample.loss += find_loss()
 
     def _sampled(self) -> FlatParameters:
         """The parameters that samples are taken of; all, as long as there is no plan."""
@@ -368,6 +375,8 @@ class StepRecorder:
             if self._raw is not None and sample.unscale_raw is None and are_equal(self._raw, sample.gradients):
                 sample.raw_gradients = sample.gradients
             self._raw = self._raw_norms = None
+            if sample.loss and self._backward_passes.has_missed(flat.tensors):
+                sample.loss.append(None)
             self.scalars.add_measured(loss_columns(sample), sample.step)
             self.guard("signals", self.inspection.before_step, optimizers, sample)
         if predicts and plan.law_measurer is not None:
@@ -436,6 +445,7 @@ class StepRecorder:
         if record is None:
             self.modules.wait()
         else:
+            self._backward_passes.start(self._sampled().tensors)
             self.modules.listen()
 
     def _write_inspection(self, *, at_once: bool = False) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.recorder import meta
-from gatdiag.recorder.guard import Guard
+from gatdiag.recorder.guard import FILES, Guard
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.plan import RecordingPlan
@@ -218,10 +218,12 @@ class Writer:
             self._guard("notes on the run", self._store.update_meta, notes=list(every))
             default: tuple[Any, str | None] = ("failed", type(error).__name__)
             status, reason = self._guard("the reason for the end", _describe_end, error) or default
-            self._store.seal(status, reason)
+            if lost := self._store.seal(status, reason):
+                self._guard.warn("lost rows", lost)
         except Exception as failure:
             message = f"the run could not be sealed ({type(failure).__name__}: {failure})"
-            self._guard.warn("sealing", f"{message}; what was written can be read")
+            what = FILES if isinstance(failure, OSError) else "sealing"
+            self._guard.warn(what, f"{message}; what was written can be read")
         finally:
             self._guard("new rows", self._store.close)
 

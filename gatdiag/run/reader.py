@@ -1,5 +1,6 @@
 """Read a run folder. Needs no torch, and pandas only for tables."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -237,7 +238,7 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
 
     With Parquet, the folder can be loaded as a run, without snapshots. In CSV, numbers have all digits of the float64;
     NaN is ``nan``, infinity is ``inf`` or ``-inf``, and what was not measured is empty. pandas reads both ``nan`` and
-    empty as NaN.
+    empty as NaN. After an error no file has changed.
 
     Args:
         run: The run, which may still be recording.
@@ -266,13 +267,17 @@ def export(run: Run, folder: str | os.PathLike[str], format: Format, *, overwrit
             f"{folder} already holds {held}: replace them with overwrite=True (--overwrite), or choose another folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for name in tables.ROWS:
-        table, path = run.arrow(name), folder / f"{name}.{format}"
-        if format == "parquet":
-            tables.write_parquet(path, name, iter([table]))
-            continue
-        plain = [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in table.schema]
-        with files.atomic_write(path) as part:
-            csv.write_csv(table.cast(pa.schema(plain)), part)
-    meta.write(folder, {**run.meta, "sealed": True})
+    with contextlib.ExitStack() as parts:  # which replace the files once all of them are written
+        for name in tables.ROWS:
+            _export_table(run, name, parts.enter_context(files.atomic_write(folder / f"{name}.{format}")), format)
+        meta.write(folder, {**run.meta, "sealed": True})
     return folder
+
+
+def _export_table(run: Run, name: TableName, path: Path, format: Format) -> None:
+    table = run.arrow(name)
+    if format == "parquet":
+        tables.write_parquet(path, name, iter([table]))
+        return
+    plain = [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in table.schema]
+    csv.write_csv(table.cast(pa.schema(plain)), path)

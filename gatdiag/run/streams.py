@@ -18,15 +18,20 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class _Appender:
-    """A file that is only appended to."""
+    """A file that is only appended to.
+
+    Attributes:
+        rows: How many were appended.
+    """
 
     def __init__(self, path: Path, header: bytes) -> None:
         with atomic_write(path) as part:
             part.write_bytes(header)
         self._file = path.open("ab", buffering=0)
+        self.rows = 0
 
-    def write(self, data: bytes) -> None:
-        """Append the data; after an error or an interrupt, nothing of them is in the file.
+    def write(self, data: bytes, rows: int) -> None:
+        """Append the data of some rows; after an error or an interrupt, nothing of them is in the file.
 
         Raises:
             OSError: They could not be written.
@@ -40,6 +45,7 @@ class _Appender:
             if isinstance(error, OSError):
                 raise OSError(f"rows could not be written: {error}") from error
             raise
+        self.rows += rows
 
     def close(self) -> None:
         """Close the file."""
@@ -52,15 +58,15 @@ class JsonLines(_Appender):
     def __init__(self, path: Path) -> None:
         super().__init__(path, b"")
 
-    def encode(self, rows: Any) -> bytes:
-        """Encode a row, or a list of rows."""
-        lines = (
+    def encode(self, rows: Any) -> tuple[bytes, int]:
+        """Encode a row, or a list of rows; returns their number, too."""
+        lines = [
             {name: int(value) if name == "step" else float(value) for name, value in row.items() if value is not None}
             for row in ([rows] if isinstance(rows, Mapping) else rows)
-        )
-        return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        ]
+        return "".join(f"{json.dumps(line)}\n" for line in lines).encode(), len(lines)
 
-    def encode_table(self, rows: pa.Table) -> bytes:
+    def encode_table(self, rows: pa.Table) -> tuple[bytes, int]:
         """Encode rows that were read from a file."""
         return self.encode(rows.to_pylist())
 
@@ -84,8 +90,8 @@ class ArrowStream(_Appender):
         self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
         super().__init__(path, self._memory.getvalue())
 
-    def encode(self, columns: Any) -> bytes:
-        """Encode rows that are given as columns, as `Store.append` describes."""
+    def encode(self, columns: Any) -> tuple[bytes, int]:
+        """Encode rows that are given as columns, as `Store.append` describes; returns their number, too."""
         position = _POSITION[self._table]
         if unknown := columns.keys() - {"step", position, *self._measured}:
             raise LookupError(f"the table {self._table} has no column {', '.join(unknown)}")
@@ -95,12 +101,12 @@ class ArrowStream(_Appender):
         measured = [_column(columns.get(name), len(positions)) for name in self._measured]
         return self.encode_table(pa.Table.from_arrays([steps, *keys.columns, *measured], schema=self._schema))
 
-    def encode_table(self, rows: pa.Table) -> bytes:
+    def encode_table(self, rows: pa.Table) -> tuple[bytes, int]:
         """Encode rows that were read from a file."""
         self._memory.seek(0)
         self._memory.truncate()
         self._writer.write_table(rows)
-        return self._memory.getvalue()
+        return self._memory.getvalue(), rows.num_rows
 
 
 def _column(values: Any, rows: int) -> pa.Array:

@@ -170,11 +170,12 @@ def table_from_rows(rows: Sequence[Mapping[str, float]]) -> pa.Table:
     return pa.Table.from_pylist(rows, columns)
 
 
-def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> None:
-    """Write a table atomically, with one row group in memory at a time."""
+def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> int:
+    """Write a table atomically, with one row group in memory at a time; returns the number of its rows."""
     first = next(pieces, schema(table).empty_table())
     out = first.schema.with_metadata({"gatdiag.schema": str(SCHEMA_VERSION)})
     keys = [field.name for field in out if not pa.types.is_floating(field.type)]
+    count = 0
     measured = {field.name: "BYTE_STREAM_SPLIT" for field in out if pa.types.is_floating(field.type)}
     with (
         files.atomic_write(path, durable=True) as part,
@@ -183,7 +184,10 @@ def write_parquet(path: Path, table: TableName, pieces: Iterator[pa.Table]) -> N
         ) as writer,
     ):
         for group in _row_groups(chain([first], pieces)):
-            writer.write_table(pa.concat_tables(group).cast(out), row_group_size=_MAX_GROUP_ROWS)
+            rows = pa.concat_tables(group).cast(out)
+            writer.write_table(rows, row_group_size=_MAX_GROUP_ROWS)
+            count += len(rows)
+    return count
 
 
 def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:

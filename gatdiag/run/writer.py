@@ -1,6 +1,8 @@
 """Write a run folder."""
 
 import contextlib
+import errno
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from gatdiag.errors import InputError, TakenError
-from gatdiag.names import escape_surrogates
+from gatdiag.names import escape_surrogates, join_names
 from gatdiag.quantities import TableName
 from gatdiag.run import files, meta, tables
 from gatdiag.run.reader import Run
@@ -128,8 +130,7 @@ class Store:
         files.check_writable(run.folder)
         if step is not None:
             return step
-        steps = (run.arrow(name).column("step") for name in tables.ROWS)
-        return max((int(pc.max(column).as_py()) + 1 for column in steps if len(column)), default=0)
+        return _step_after(run.arrow("steps"))
 
     @classmethod
     def resume(cls, folder: PathLike, step: int | None = None) -> "Store":
@@ -137,7 +138,8 @@ class Store:
 
         Args:
             folder: The run folder.
-            step: The next step; rows of this and later steps are deleted. None for the step after the last.
+            step: The next step; rows of this and later steps are deleted. None for the step after the last one in the
+                table `steps`: a kill may have left rows of later ones in the other tables.
 
         Raises:
             InputError: There is no such run, it is being recorded, or the step is not an integer from 0.
@@ -158,14 +160,13 @@ class Store:
         return store
 
     def _rewrite_streams(self, step: int | None) -> None:
+        steps = [*_read_table(self.folder, "steps", is_sealed=True)]
+        self.next_step = max(map(_step_after, steps), default=0) if step is None else step
         for name in tables.ROWS:
-            for rows in _read_table(self.folder, name, is_sealed=True):
-                kept = rows if step is None else rows.filter(pc.less(rows.column("step"), step))
+            for rows in steps if name == "steps" else _read_table(self.folder, name, is_sealed=True):
+                kept = rows.filter(pc.less(rows.column("step"), self.next_step))
                 if kept.num_rows:
-                    self.next_step = max(self.next_step, pc.max(kept.column("step")).as_py() + 1)
-                    self._stream(name).write(self._stream(name).encode_table(kept))
-        if step is not None:
-            self.next_step = step
+                    self._stream(name).write(*self._stream(name).encode_table(kept))
         self.meta |= {"sealed": False, "status": "recording", "error": None, "ended": None}
         self.meta["resumed_at"].append(self.next_step)
         meta.write(self.folder, self.meta, durable=True)
@@ -187,11 +188,12 @@ class Store:
         self._check_open()
         rows = [columns] if isinstance(columns, Mapping) else columns
         stream = self._stream(table)
-        stream.write(stream.encode(columns))
+        stream.write(*stream.encode(columns))
         self.next_step = max([self.next_step, *(int(np.max(row["step"])) + 1 for row in rows)])
 
     def _stream(self, table: TableName) -> ArrowStream | JsonLines:
         if table not in self._streams:
+            self._check_own()
             path = files.stream_path(self.folder, table)
             keys = None if table == "steps" else tables.key_columns(table, self.meta)
             self._streams[table] = JsonLines(path) if keys is None else ArrowStream(path, table, keys)
@@ -214,6 +216,7 @@ class Store:
         for table, stream in self._streams.items():
             if isinstance(stream, ArrowStream) and {"structure", "laws"} & changes.keys():
                 stream.keys = tables.key_columns(table, changed)
+        self._check_own()
         meta.write(self.folder, self.meta)
 
     def save_snapshot(self, name: str, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -225,6 +228,7 @@ class Store:
         """
         self._check_open()
         path = files.snapshot_path(self.folder, name)
+        self._check_own()
         with files.atomic_write(path) as part:
             mode = part.stat().st_mode
             try:
@@ -233,7 +237,7 @@ class Store:
                 raise OSError(f"{path} could not be written: {error}") from error
             part.chmod(mode)  # save_file puts a file there that only its owner can read
 
-    def seal(self, status: Ending, error: str | None = None) -> None:
+    def seal(self, status: Ending, error: str | None = None) -> str | None:
         """End the run: convert each table to Parquet, and delete the streams.
 
         If this fails or is killed, nothing is lost: the run can be read, and sealed again. It needs disk space for both
@@ -243,16 +247,21 @@ class Store:
             status: How the run ended.
             error: Type and message of the exception that ended it, on one line.
 
+        Returns:
+            Which rows are missing because something else has changed the streams, also as a note in the run.
+
         Raises:
             OSError: A file could not be written.
         """
         if not self._is_open:
-            return
+            return None
         self._check_open()
         self.update_meta(status=status, error=error, ended=meta.now())
+        rows = {name: stream.rows for name, stream in self._streams.items()}
         self._close_streams()
-        _seal(self.folder, self.meta)
+        lost = _seal(self.folder, self.meta, rows)
         self._release()
+        return lost
 
     def close(self) -> None:
         """End writing without sealing, which leaves the run as a kill would."""
@@ -267,6 +276,18 @@ class Store:
     def _release(self) -> None:
         self._is_open = False
         self._lock.release()
+
+    def _check_own(self) -> None:
+        """Raise `OSError` if this run was deleted, and another one is in its folder."""
+        try:
+            files.check_regular(self.folder / files.META)
+            found = json.loads((self.folder / files.META).read_bytes())
+            is_other = any(found[key] != self.meta[key] for key in ("created", "resumed_at"))
+        except (InputError, OSError, ValueError, LookupError, TypeError):
+            return  # deleted or damaged, but not by a run
+        if is_other:
+            text = "another run is recorded there now, so nothing more of this one is written"
+            raise OSError(errno.ESTALE, text, str(self.folder))
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -324,20 +345,43 @@ def _check_step(step: int | None) -> None:
         raise InputError(f"The step to resume at should be an integer from 0, got {step!a}")
 
 
-def _seal(folder: Path, contents: meta.Meta) -> None:
-    """Convert streams to Parquet. It can be killed and called again at any time."""
+def _seal(folder: Path, contents: meta.Meta, rows: Mapping[TableName, int] | None = None) -> str | None:
+    """Convert streams to Parquet. It can be killed and called again at any time.
+
+    Args:
+        folder: The run folder.
+        contents: Its metadata.
+        rows: How many each table should have, whatever has become of its stream; None: as many as are there.
+
+    Returns:
+        Which of them are missing.
+    """
+    lost = []
     if not contents["sealed"]:
         for name in tables.ROWS:
-            tables.write_parquet(files.parquet_path(folder, name), name, _read_table(folder, name, is_sealed=False))
+            pieces = _read_table(folder, name, is_sealed=False, is_lenient=rows is not None)
+            found = tables.write_parquet(files.parquet_path(folder, name), name, pieces)
+            if rows is not None and found != (expected := rows.get(name, 0)):
+                lost.append(f"{found:,} of {expected:,} rows of {name}")
         if contents["status"] == "recording":
             contents |= {"status": "interrupted", "error": _KILLED, "ended": meta.now()}
+        if lost:
+            text = f"{join_names(lost)} are left: something else has changed or deleted their files while training"
+            contents["notes"] = [*contents["notes"], text]
         contents["sealed"] = True
         meta.write(folder, contents, durable=True)
     _delete(folder, [files.stream_path(folder, name) for name in tables.ROWS])
+    return text if lost else None
 
 
-def _read_table(folder: Path, name: TableName, *, is_sealed: bool) -> Iterator[pa.Table]:
-    with contextlib.suppress(FileNotFoundError):  # nothing was recorded in this table
+def _step_after(steps: pa.Table) -> int:
+    """The step after the last one of the table `steps`."""
+    return int(pc.max(steps.column("step")).as_py()) + 1 if len(steps) else 0
+
+
+def _read_table(folder: Path, name: TableName, *, is_sealed: bool, is_lenient: bool = False) -> Iterator[pa.Table]:
+    """The pieces of a table; none if nothing was recorded in it or, if lenient, if its file is damaged."""
+    with contextlib.suppress(FileNotFoundError, *([InputError] if is_lenient else [])):
         yield from tables.read(folder, name, is_sealed=is_sealed)
 
 

@@ -1,12 +1,20 @@
 """Failures inside the recorder: one warning for each, and training continues."""
 
+import inspect
+import itertools
 import json
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
+import sys
 import time
 import warnings
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from linecache import getline
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -15,8 +23,8 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import InputError
+from gatdiag.laws import training_trace
 from gatdiag.recorder import RecordingWarning, TrainingWarning, plan
-from gatdiag.run import Store
 from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
@@ -30,16 +38,99 @@ def warned(folder, **options):
     return trained, [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]
 
 
-def test_a_disk_that_is_full(tmp_path, monkeypatch):
-    def append(self, table, columns):
-        raise OSError(28, "No space left on device")
+@contextmanager
+def full_disk():
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    monkeypatch.setattr(Store, "append", append)
-    trained, messages = warned(tmp_path / "run")
+
+@pytest.mark.parametrize(("since", "until"), [(1, 9), (1, 2), (3, 9), (5, 9), (0, 9), (0, 1)])
+def test_a_disk_that_is_full_for_some_steps(tmp_path, since, until):
+    with ExitStack() as full, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, data = Gat(), graph()
+        optimizer, losses = sgd(model), []
+        untouched, same = Gat(), []
+        untouched.load_state_dict(model.state_dict())
+        other = sgd(untouched)
+        with gatdiag.watch(model, tmp_path / "run", best="loss", every=1, warn=False) as recorder:
+            for step in range(6):
+                if step == since:
+                    full.enter_context(full_disk())
+                if step == until:
+                    full.close()
+                losses.append(train_step(model, data, optimizer).item())
+                recorder.log(loss=losses[-1])
+                same.append(train_step(untouched, data, other).item())
+    assert losses == same
+    (message,) = [str(item.message) for item in caught]
+    assert "File too large" in message
+    if since == 0:
+        assert "The run cannot be written to" in message
+    else:
+        run = gatdiag.load(tmp_path / "run")
+        assert run.steps.step.tolist() == ([*range(6)] if until == 2 else [])
+        assert run.meta["notes"] == ([message.removeprefix("gatdiag: ")] if until == 2 else [])
+
+
+def test_where_nothing_is_recorded_nothing_that_is_logged_is_read_or_kept(tmp_path):
+    reads = []
+
+    class Metric:
+        def __init__(self, step):
+            self.step = step
+
+        def compute(self):
+            reads.append(self.step)
+            return 0.5
+
+    model, data = Gat(), graph()
+    optimizer = sgd(model)
+    with full_disk(), warnings.catch_warnings(), gatdiag.watch(model, tmp_path / "run") as recorder:
+        warnings.simplefilter("ignore", RecordingWarning)
+        for step in range(3):
+            recorder.log(metric=Metric(step))
+            train_step(model, data, optimizer)
+    assert reads == [0], "the run could not be opened at step 0"
+
+
+def test_a_folder_in_which_another_run_is_recorded_meanwhile_is_left_alone(tmp_path):
+    def replace(step, model):
+        if step == 3:
+            shutil.rmtree(tmp_path / "run")
+            other = train(tmp_path / "other").run
+            shutil.copytree(other.folder, tmp_path / "run")
+
+    trained, messages = warned(tmp_path / "run", before_step=replace, best="loss", every=1)
+    (message,) = messages
+    assert "another run is recorded there now" in message
     assert trained.losses == train().losses
-    assert len(messages) == 1
-    assert "not recorded: new rows" in messages[0]
-    assert "No space left on device" in messages[0]
+    contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("run", "other")]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    "how", [Path.unlink, partial(os.truncate, length=700), partial(Path.write_bytes, data=b"x" * 99)]
+)
+def test_rows_whose_files_something_else_has_spoiled_are_missed(tmp_path, how):
+    def spoil(step, model):
+        if step == 3:
+            recorder = gatdiag.recorder.session._active[-1]
+            recorder.diagnosis()  # writes what waits
+            how(tmp_path / "run" / "layers.arrows")
+
+    trained, messages = warned(tmp_path / "run", before_step=spoil, every=1)
+    (message,) = messages
+    assert message.endswith("rows of layers are left: something else has changed or deleted their files while training")
+    assert trained.run.meta["notes"] == [message.removeprefix("gatdiag: ")]
+    assert trained.run.status == "finished"
+    assert len(trained.run.layers) < 15
+    assert len(trained.run.steps) == 5
+    assert len(trained.run.parameters) == 5 * 3 * 6
 
 
 def test_a_run_that_could_not_be_sealed_can_be_resumed_in_the_same_process(tmp_path, monkeypatch):
@@ -124,6 +215,17 @@ def test_a_search_for_laws_that_takes_too_long_is_given_up_and_all_else_is_recor
     assert trained.run.meta["laws"]["found"] == []
     assert "stopped after" in trained.run.meta["laws"]["error"]
     assert not capsys.readouterr().err
+
+
+def test_a_trace_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_trace, "MAX_SECONDS", 1e-9)
+    trained, messages = warned(tmp_path / "run")
+
+    (message,) = messages
+    assert "tracing was stopped after 1e-09 s" in message
+    assert trained.losses == train().losses
+    assert len(trained.run.parameters) == 5 * 3 * 6
+    assert len(trained.run.neurons) == 0
 
 
 def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch):
@@ -216,6 +318,25 @@ def test_another_lazy_model_cannot_go_on_with_a_run_either(tmp_path):
     )
     assert any("is of another model" in message for message in messages)
     assert trained.run.parameters.step.max() == 4
+
+
+def test_a_run_of_layers_whose_names_no_file_can_hold_goes_on(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module("lin\udc80", nn.Linear(5, 3))
+
+        def forward(self, x, edge_index):
+            return self._modules["lin\udc80"](x)
+
+    for seed in (0, 1):
+        options = {"resume": bool(seed), "seed": seed, "laws": False, "metrics": "full", "make_model": Odd}
+        trained, messages = warned(tmp_path / "run", **options)
+        assert messages == []
+    changed = trained.run.parameters[trained.run.parameters.parameter == r"lin\udc80.weight"]
+    assert changed.step.tolist() == list(range(10))
+    assert changed.unchanged_fraction[changed.step == 0].item() == 1
+    assert changed.unchanged_fraction[changed.step == 5].item() == 0, "other weights than those that the run began with"
 
 
 def test_time_goes_on_where_the_run_that_is_resumed_had_ended(tmp_path):
@@ -340,12 +461,11 @@ def test_a_killed_run_can_be_read_and_resumed(tmp_path, training):
     assert killed.steps.step.tolist() == list(range(last + 1))
     assert (killed.layers.groupby("step").size() == 3).all()
     assert killed.snapshot("initial") is not None
-    tables = ("steps", "layers", "parameters", "neurons")
-    following = int(max(getattr(killed, table).step.max() for table in tables)) + 1
     run = train(tmp_path / "run", steps=3, seed=1, resume=True).run
     assert run.status == "finished"
-    assert run.steps.step.tolist() == [*range(last + 1), *range(following, following + 3)]
-    first = run.parameters[(run.parameters.step == following) & (run.parameters.role == "feature weight")]
+    for table in (run.steps, run.layers, run.parameters, run.neurons):
+        assert table.step.unique().tolist() == [*range(last + 4)]
+    first = run.parameters[(run.parameters.step == last + 1) & (run.parameters.role == "feature weight")]
     assert (first.unchanged_fraction == 0).all(), "changes are measured against the weights that the run began with"
 
 
@@ -360,6 +480,54 @@ def test_an_interrupt_from_outside_leaves_a_finished_file(tmp_path, training):
     assert process.exitcode not in (0, None)
     assert gatdiag.load(tmp_path / "run").status == "interrupted"
     assert (tmp_path / "run" / "steps.parquet").exists()
+
+
+def interrupt_at(number):
+    calls = itertools.count()
+
+    def on_event(frame, event, _):
+        is_ours = "gatdiag" in frame.f_globals.get("__name__", "") and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and is_ours and next(calls) == number:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return on_event
+
+
+@pytest.mark.parametrize("is_context", [False, True])
+def test_an_interrupt_at_any_instant_of_the_first_steps_leaves_nothing_entered(tmp_path, is_context):
+    def state():
+        return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch.is_grad_enabled()
+
+    torch.manual_seed(0)
+    x, before = torch.randn(8, 3), state()
+    for number in itertools.count(0, 29):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        optimizer = sgd(model)
+        recorder = gatdiag.watch(model, tmp_path / str(number), every=1, warn=False)
+
+        def step(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        was_interrupted = False
+        try:
+            with recorder if is_context else nullcontext():
+                sys.setprofile(interrupt_at(number))
+                step()
+                step()
+                sys.setprofile(None)
+        except KeyboardInterrupt:
+            was_interrupted = True
+        if not is_context:
+            step()
+            assert state() == before, number
+            recorder.finish()
+        assert state() == before, number
+        if not was_interrupted:
+            break
+    assert number > 100
 
 
 @needs_fork

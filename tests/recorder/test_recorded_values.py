@@ -253,3 +253,43 @@ def test_snapshots(observed):
         assert set(snapshot) == set(weights)
         assert all(np.array_equal(snapshot[key], weights[key].numpy()) for key in weights)
     assert observed.run.snapshot("best") is None
+
+
+def test_parameters_whose_memory_holds_the_conjugate_or_the_negative(tmp_path):
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            mixing, phase = torch.randn(2, 3, 3, dtype=torch.cfloat, generator=generator).conj()
+            self.lin = torch.nn.Linear(3, 3)
+            self.mixing, self.scale = torch.nn.Parameter(mixing), torch.nn.Parameter(phase.imag)
+
+        def forward(self, x):
+            return (self.lin(x).to(torch.cfloat) @ self.mixing).abs() @ self.scale
+
+    def wide(x):
+        return torch.view_as_real(x.detach().resolve_conj()).double() if x.is_complex() else x.detach().double()
+
+    torch.manual_seed(0)
+    model, x, expected, begun = Odd(), torch.randn(4, 3), [], {}
+    assert model.mixing.is_conj()
+    assert model.scale.is_neg()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gatdiag.watch(model, tmp_path / "run", every=1):
+        for _ in range(STEPS):
+            begun = begun or {name: wide(p).numpy().copy() for name, p in model.named_parameters()}
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            total = math.hypot(*(wide(p.grad).norm().item() for p in model.parameters()))
+            expected.append((wide(model.scale).norm().item(), wide(model.scale.grad).norm().item(), total))
+            optimizer.step()
+    run = gatdiag.load(tmp_path / "run")
+    assert run.meta["notes"] == []
+    for name, weights in (("initial", begun), ("final", {n: wide(p).numpy() for n, p in model.named_parameters()})):
+        saved = {key: wide(torch.from_numpy(values)).numpy() for key, values in run.snapshot(name).items()}
+        assert saved.keys() == weights.keys()
+        assert all(np.array_equal(saved[key], weights[key]) for key in weights)
+    of_scale = run.parameters[run.parameters.parameter == "scale"]
+    columns = (of_scale.norm, of_scale.gradient_norm, run.steps.gradient_norm)
+    assert np.transpose(columns) == pytest.approx(np.array(expected), rel=1e-6)
+    assert of_scale.unchanged_fraction.tolist() == [1.0] + [0.0] * (STEPS - 1)

@@ -3,6 +3,7 @@
 python -m tests.run.killing seal FOLDER        kill before each file system call of sealing, then at random times
 python -m tests.run.killing resume FOLDER      the same for resuming
 python -m tests.run.killing write FOLDER       kill at random times of recording
+python -m tests.run.killing train FOLDER       kill before each file system call of a training that is watched
 """
 
 import os
@@ -159,6 +160,62 @@ def holds_at_least(folder: Path, steps: int) -> None:
     check(load(folder), [*((step, 0.0) for step in range(steps)), (steps, 2.0)])
 
 
+def train(folder: Path, steps: int = STEPS, *, resume: bool = False) -> None:
+    """A training that is always the same, of which as much is watched as is not recorded yet."""
+    import torch
+
+    import gatdiag
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(8, 3)
+    begin = Store.check_resume(folder) if resume else 0
+    for step in range(steps):
+        if step == begin:
+            recorder = gatdiag.watch(model, folder, every=1, resume=resume, overwrite=not resume, warn=False)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        if step >= begin:
+            recorder.log(loss=loss)
+            if step % 2 == 0:
+                recorder.diagnosis()  # writes what waits
+    if begin < steps:
+        recorder.finish()
+
+
+def kill_training(folder: Path) -> None:
+    """After a kill, the training goes on where its record ends, and the record is that of a training without a kill."""
+    train(folder / "whole")
+    whole = load(folder / "whole")
+    number, lived = 0, False
+    while not lived:
+        number += 1
+        killed = folder / f"event{number}"
+
+        def until(killed: Path = killed, number: int = number) -> None:
+            kill_before(number)
+            train(killed)
+
+        lived = forked(until)
+        is_run = (killed / "meta.json").exists()
+        forked(lambda killed=killed, is_run=is_run: train(killed, resume=is_run))
+        run = load(killed)
+        for name, rows in ROWS_OF_TRAINING.items():
+            found, expected = run.arrow(name), whole.arrow(name)
+            assert found["step"].to_pylist() == expected["step"].to_pylist(), (number, name)
+            assert len(found) == STEPS * rows
+        assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
+        for name in ("norm", "gradient_norm", "unchanged_fraction"):
+            assert run.parameters[name].equals(whole.parameters[name]), (number, name)
+        say("finished" if lived else "killed")
+
+
+ROWS_OF_TRAINING = {"steps": 1, "layers": 2, "parameters": 4, "neurons": 0}
+
 if __name__ == "__main__":
     random.seed(0)
-    {"seal": kill_sealing, "resume": kill_resuming, "write": kill_writing}[sys.argv[1]](Path(sys.argv[2]))
+    kill = {"seal": kill_sealing, "resume": kill_resuming, "write": kill_writing, "train": kill_training}
+    kill[sys.argv[1]](Path(sys.argv[2]))

@@ -216,6 +216,18 @@ class TestExport:
         assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
         assert (tmp_path / "out" / "layers.csv").read_text() != "mine too"
 
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    @pytest.mark.parametrize("is_there", [False, True])
+    def test_all_tables_are_exported_or_none(self, run, tmp_path, kind, is_there):
+        if is_there:
+            export(run, tmp_path / "out", kind)
+        before = {path.name: path.read_bytes() for path in tmp_path.glob("out/*")}
+        seal(run.folder)
+        (run.folder / "neurons.parquet").write_bytes(b"no table")
+        with pytest.raises(InputError, match=r"neurons\.parquet is damaged"):
+            export(load(run.folder), tmp_path / "out", kind, overwrite=True)
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("out/*")} == before
+
     def test_what_cannot_be_exported_to_is_refused(self, run, tmp_path):
         before = files(run.folder)
         with pytest.raises(InputError, match="is the folder of the run itself"):

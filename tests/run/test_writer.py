@@ -562,7 +562,7 @@ def test_ctrl_c_while_writing_leaves_no_part_of_a_row(folder):
     for stream in store._streams.values():
         file, stream._file = stream._file, Interrupted(stream._file)
         with pytest.raises(KeyboardInterrupt):
-            stream.write(b"12345678")
+            stream.write(b"12345678", 1)
         stream._file = file
     append_step(store, 3)
     store.seal("interrupted")

@@ -1,6 +1,7 @@
 """Backward passes: whether one is running, their number, what they began with, and their end."""
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -40,14 +41,23 @@ class BackwardPasses:
 
     Args:
         on_end: Called at the end of a backward pass that has changed gradients.
+
+    Attributes:
+        is_surprised: Whether the pass began with gradients that neither the passes before it nor the last step
+            have left: a penalty on the weights has a backward pass that goes through no output.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+        self._on_end, self._counter = on_end, BackwardCounter()
+        self._known: list[tuple[int, int]] = []  # versions of the gradients, after the last pass or step
+        self.is_surprised = False
         self._number = -1
+        self._call: Callable[[], Tensor | None] = lambda: None  # the gradient of the loss in the last call
 
     def begin(self, parameters: Sequence[Tensor]) -> bool:
-        """Called at each gradient of an output; returns whether it is the first of its backward pass.
+        """Called at each gradient of an output; returns whether it is the first of a call, such as `backward()`.
+
+        Reentrant checkpointing makes further backward passes inside of a call, which end on their own.
 
         Args:
             parameters: Whose gradients count.
@@ -57,17 +67,37 @@ class BackwardPasses:
             return False
         self._number = number
         before = versions(parameter.grad for parameter in parameters)
+        self.is_surprised = before not in ([], self._known)
 
         @run_as_is
         def on_end() -> None:
-            if versions(parameter.grad for parameter in parameters) != before:  # `torch.autograd.grad` changes none
+            self.start(parameters)
+            if self._known != before:  # `torch.autograd.grad` changes none
                 self._on_end()
 
         # queued once more from within, so that it comes after the reduction of DistributedDataParallel, which queues
         # itself later in the pass than we do
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(run_as_is(lambda: engine.queue_callback(on_end)))
-        return True
+        return not self._is_in_known_call()
+
+    def start(self, parameters: Sequence[Tensor]) -> None:
+        """Take the gradients as they are, at the beginning of a step."""
+        self._known = versions(parameter.grad for parameter in parameters)
+
+    def has_missed(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether passes since the last one, through no output, may have changed gradients. Not for inside of one."""
+        is_same = versions(parameter.grad for parameter in parameters) == self._known
+        return not is_same and self._counter.count() > self._number + 1
+
+    def _is_in_known_call(self) -> bool:
+        call = _find_call()
+        made = () if call is None else call.f_locals.get("grad_tensors_", ())  # by this call, and gone when it ends
+        one = next((gradient for gradient in made if gradient is not None), None)
+        is_known = one is not None and self._call() is one
+        if one is not None:
+            self._call = weakref.ref(one)
+        return is_known
 
 
 def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
@@ -75,10 +105,28 @@ def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
 
-def find_loss() -> Tensor | None:
+def find_loss() -> list[Tensor | None]:
     """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
 
-    The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
+    Nothing if something else computes gradients, such as `torch.autograd.grad`.
+    """
+    call = _find_call()
+    if call is None:
+        return []
+    called = call.f_locals
+    tensors, given = called["tensors"], called["grad_tensors"]
+    losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
+    if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
+        return [None]
+    if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
+        return [None]
+    return [sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())]
+
+
+def _find_call() -> FrameType | None:
+    """The outermost call of `backward()`: reentrant checkpointing makes others inside.
+
+    It is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
     autograd's, and the call is looked for in the others; if several make one, it is not known which.
     """
     stack = [*_frames(sys._getframe())]
@@ -87,16 +135,7 @@ def find_loss() -> Tensor | None:
         stacks = [[*_frames(frame)] for frame in sys._current_frames().values()]
     code = torch.autograd.backward.__code__
     calls = [made for each in stacks for made in [frame for frame in each if frame.f_code is code][-1:]]
-    if len(calls) != 1:
-        return None
-    called = calls[0].f_locals  # the outermost: reentrant checkpointing makes others inside
-    tensors, given = called["tensors"], called["grad_tensors"]
-    losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
-    if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
-        return None
-    if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
-        return None
-    return sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())
+    return calls[0] if len(calls) == 1 else None
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -10,6 +10,7 @@ a step, their steps count if they were meant for this model (see `_is_misdirecte
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from types import FrameType
 from typing import Any
 
@@ -159,6 +160,7 @@ class OptimizerHooks:
                 self._listener.on_closure_loss(loss)
             return loss
 
+        self._guard("the name of a closure", _imitate, wrapped, closure)
         return wrapped
 
     def _is_in_backward(self, counts: bool) -> bool:
@@ -208,6 +210,14 @@ def _found_inf(optimizer: Optimizer) -> bool:
     """True if a fused optimizer will not update the weights because the gradient scaler found an infinity."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
+
+
+def _imitate(wrapped: Callable[..., Any], closure: Callable[..., Any]) -> None:
+    """Give a wrapped closure the name and the attributes of the closure, which an optimizer may read."""
+    update_wrapper(wrapped, closure)
+    for name in ("__self__", "__func__"):  # of a method
+        if hasattr(closure, name):
+            setattr(wrapped, name, getattr(closure, name))
 
 
 # --- gradient scalers -------------------------------------------------------------------------------------------------

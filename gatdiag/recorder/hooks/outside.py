@@ -31,11 +31,21 @@ class Outside:
 
     __slots__ = ("_guards", "_had_grad", "_modes")
 
-    def __enter__(self) -> Self:
-        """Leave what the user has entered."""
+    def __init__(self) -> None:
         self._had_grad = torch.is_grad_enabled()
         self._modes: list[Any] = []
         self._guards: list[Any] = []
+
+    def __enter__(self) -> Self:
+        """Leave what the user has entered."""
+        try:
+            self._leave_all()
+        except BaseException:  # an interrupt, of which `__exit__` would not be told
+            self.__exit__()
+            raise
+        return self
+
+    def _leave_all(self) -> None:
         if _C._len_torch_function_stack():  # first, because these modes see that gradients are switched off
             self._enter(_C.DisableTorchFunction())
         if _C._is_any_autocast_enabled():
@@ -45,15 +55,16 @@ class Outside:
         _C._set_grad_enabled(False)
         if _C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch():
             self._take_modes()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        """Enter it again."""
-        while self._modes:
-            dispatch._push_mode(self._modes.pop())
-        _C._set_grad_enabled(self._had_grad)
-        while self._guards:
-            self._guards.pop().__exit__(None, None, None)
+        """Enter it again. May be called twice."""
+        try:
+            while self._modes:
+                dispatch._push_mode(self._modes.pop())
+        finally:  # also after an interrupt
+            _C._set_grad_enabled(self._had_grad)
+            while self._guards:
+                self._guards.pop().__exit__(None, None, None)
 
     def _enter(self, guard: Any) -> None:
         guard.__enter__()

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gatdiag import metrics
+from gatdiag.names import escape_surrogates
 from gatdiag.quantities import Metric, metric_functions
 from gatdiag.recorder.samples import Flat, FlatParameters, Sample
 from gatdiag.weight_change import change_fractions, change_quantiles
@@ -83,7 +84,7 @@ class ParameterMeasurer:
         others: Further parameters, which are added once they are trained.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], attention: Sequence[str]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], attention: Collection[str]) -> None:
         self.names = tuple(parameters)
         self.tensors = list(parameters.values())
         self.others: list[Tensor] = []
@@ -92,7 +93,7 @@ class ParameterMeasurer:
         self._is_attention = [name in attention for name in self.names]
         is_matrix = [p.dim() > 1 and not known for p, known in zip(self.tensors, self._is_attention, strict=True)]
         self._is_matrix = np.array(is_matrix, dtype=bool)
-        self._initial: _Initial = _Initial(self.names, self.flat)
+        self._initial = _Initial([*map(escape_surrogates, self.names)], self.flat)
 
     def add_parameters(self, parameters: Iterable[Tensor]) -> None:
         """Take samples of these parameters, too: laws, the norm of all gradients and the overshoot need them."""
@@ -343,6 +344,6 @@ def _non_finite_counts(flats: list[Tensor], sizes: list[int]) -> Tensor:
 
 
 def _to_numpy(parameter: Tensor) -> NDArray[Any]:
-    values = parameter.detach().cpu()
+    values = parameter.detach().cpu().resolve_conj().resolve_neg()
     values = values.to_dense() if values.is_sparse else values
     return (values.float() if values.dtype in _WITHOUT_NUMPY else values).numpy()

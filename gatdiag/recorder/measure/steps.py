@@ -105,8 +105,9 @@ class StepMeasurer:
 
 
 def loss_columns(sample: Sample) -> dict[str, Tensor]:
-    """The sum of what `backward()` was called on, unscaled; nothing without a scalar."""
-    if not sample.loss:
+    """The sum of what `backward()` was called on, unscaled; nothing if a part of it is unknown."""
+    known = [loss for loss in sample.loss if loss is not None]
+    if not known or len(known) < len(sample.loss):
         return {}
-    total = sum(sample.loss[1:], start=sample.loss[0])
+    total = sum(known[1:], start=known[0])
     return {"loss": total if sample.unscale_outputs is None else total * sample.unscale_outputs}

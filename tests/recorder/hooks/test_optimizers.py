@@ -1,6 +1,7 @@
 """What counts as a step, and which gradients and weights its rows contain."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -54,6 +55,29 @@ def test_a_closure_is_measured_where_it_was_first_evaluated(tmp_path, named):
     assert run.steps.gradient_norm.tolist() == pytest.approx(expected, rel=1e-5)
     assert weight_norms(run) == pytest.approx(weights, rel=1e-5)
     assert (run.neurons.c - run.neurons.predicted_c).abs().max() < 1e-5
+
+
+def test_an_optimizer_can_tell_which_closure_it_is_given(tmp_path):
+    seen = []
+
+    class Asks(torch.optim.SGD):
+        def step(self, closure):
+            seen.append((closure.__name__, closure.needs_hessian, closure.__self__, inspect.signature(closure)))
+            return super().step(closure)
+
+    class Loop:
+        def evaluate(self, scale=1.0):
+            loss = loss_of(model, data) * scale
+            loss.backward()
+            return loss
+
+    Loop.evaluate.needs_hessian = True
+    model, data, loop = Gat(), graph(), Loop()
+    optimizer = Asks(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, tmp_path / "run", laws=False):
+        optimizer.step(loop.evaluate)
+        optimizer.step(closure=loop.evaluate)
+    assert seen == [("evaluate", True, loop, inspect.signature(loop.evaluate))] * 2
 
 
 def test_a_closure_may_take_arguments_and_a_model_is_no_closure(tmp_path):

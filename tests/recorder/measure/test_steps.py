@@ -287,6 +287,33 @@ def test_steps_that_a_gradient_scaler_leaves_out(tmp_path, clears, fused, clip):
     check(tmp_path / "run", truth)
 
 
+@pytest.mark.parametrize("every", [2, 3, lambda step: step % 3 > 0, lambda step: step in (2, 3, 4, 7, 8)])
+@pytest.mark.parametrize("batches", [[0], [0, 1]])
+@pytest.mark.parametrize("clears_to_zero", [False, True])
+def test_steps_that_are_recorded_now_and_then_of_which_a_scaler_leaves_some_out(
+    tmp_path, every, batches, clears_to_zero
+):
+    model = mlp()
+    optimizer = sgd(model, momentum=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=3)
+    truth = Truth(model, optimizer)
+    with gatdiag.watch(model, tmp_path / "run", scaler=scaler, include="2", **{**ALONE, "every": every}):
+        for step in range(18):
+            factor, scale = math.inf if step in (2, 5, 6, 10) else 1.0, scaler.get_scale()
+            for batch in batches:
+                truth.before_backward(batch)
+                scaler.scale(F.cross_entropy(model(X[batch]), Y) * factor).backward()
+            truth.after_backward(scale)
+            truth.before_step(scale)
+            scaler.step(optimizer)
+            if math.isfinite(factor):
+                truth.after_step()
+            scaler.update()
+            optimizer.zero_grad(set_to_none=not clears_to_zero)
+    due = every if callable(every) else lambda step: step % every == 0
+    check(tmp_path / "run", truth, [step for step in range(14) if due(step)])
+
+
 def test_two_losses_of_one_forward_pass(tmp_path):
     model = mlp()
     truth = Truth(model, optimizer := sgd(model))

@@ -98,7 +98,7 @@ def preflight(
     ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled or not is_first_process():
-            return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
+            return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), reason=_NOT_RECORDED)
         with recorder:
             train_copy(copied, loss, recorder)
         run = load(recorder.folder)

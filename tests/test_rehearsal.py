@@ -103,7 +103,7 @@ def test_a_cause_that_exists_before_training_is_named(cause, has_optimizer):
     make, given = FAULTS[cause]
     model = make()
     verdict = verdict_on(model, **given, optimizer=adam(model) if has_optimizer else None)
-    assert (verdict.code, verdict.is_problem) == (cause, True)
+    assert (verdict.code, verdict.is_cause) == (cause, True)
     assert verdict.severity in ("error", "warning")
 
 

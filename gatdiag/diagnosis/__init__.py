@@ -12,7 +12,7 @@ string: the reason why the check could not be made.
     units            dead units, dropout, saturated attention
     rates            learning rate, clipping, weight decay
     non_finite       the operation that returned the first NaN or infinity
-    laws             laws that the gradients violate, c that the optimizer moves
+    laws             laws that the gradients violate, and how far the optimizer moved c
     generalization   overfitting
     symptoms         effects of any of these causes: a loss that does not fall, weights that never moved
 
@@ -57,7 +57,16 @@ from gatdiag.diagnosis import (
 )
 from gatdiag.diagnosis.causes import CAUSES
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Evidence, Finding, Severity
+from gatdiag.diagnosis.finding import (
+    HEALTHY,
+    SEVERITIES,
+    UNDETERMINED,
+    UNEXPLAINED,
+    Action,
+    Evidence,
+    Finding,
+    Severity,
+)
 from gatdiag.diagnosis.thresholds import THRESHOLDS
 from gatdiag.diagnosis.verdict import Diagnosis, rank_findings
 from gatdiag.run import Run, load
@@ -68,6 +77,8 @@ __all__ = [
     "HEALTHY",
     "SEVERITIES",
     "THRESHOLDS",
+    "UNDETERMINED",
+    "UNEXPLAINED",
     "Action",
     "Diagnosis",
     "Evidence",
@@ -109,7 +120,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "input-without-edges": inputs.check_edges,
     "overfitting": generalization.check_overfitting,
     "law-broken": laws.check_laws,
-    "optimizer-breaks-conservation": laws.check_conservation,
     "loss-not-falling": symptoms.check_loss,
     "unchanged-weights": symptoms.check_unchanged_weights,
     "small-steps": symptoms.check_small_steps,
@@ -126,8 +136,9 @@ def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
         run: A run, recorded or made of checkpoints, or its folder.
 
     Returns:
-        `verdict`, the most important finding, with code "healthy" if there is none; `findings`, ranked, each with its
-        symptoms, a remedy to paste and what would falsify it; `skipped`, the checks that could not be made, and why.
+        `verdict`, the most important finding or, without one, "healthy", "unexplained" (it fails, and no check says
+        why) or "undetermined" (too little was recorded to say); `findings`, ranked, each with a remedy to paste and
+        what would falsify it; `skipped`, the checks that could not be made, and why.
 
     Raises:
         InputError: The folder holds no run.
@@ -152,7 +163,8 @@ def run_checks(facts: Facts) -> Diagnosis:
             found.append(result)
     found += wiring.check_stored_gradients(facts)
     found += units.check_dead_weights(facts)
-    return Diagnosis(tuple(rank_findings(found)), skipped, facts.state)
+    remarks = tuple(filter(None, [laws.drift_of_c(facts)]))
+    return Diagnosis(tuple(rank_findings(found)), skipped, *facts.course, remarks)
 
 
 def has_finding(facts: Facts, codes: Iterable[str]) -> bool:

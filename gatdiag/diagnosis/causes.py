@@ -29,7 +29,6 @@ class Cause:
         is_independent: It is measured directly, whatever else is wrong, so that no other finding explains it.
         is_symptom: An effect, not a cause; as a note it is never reported by itself.
         below_if_late: The code below which it ranks if it arose in training and was not there from the start.
-        is_remark: It never keeps a network from training.
         limits: The names of the thresholds that its findings name (`gatdiag.diagnosis.THRESHOLDS`).
     """
 
@@ -43,7 +42,6 @@ class Cause:
     is_independent: bool = False
     is_symptom: bool = False
     below_if_late: str = ""
-    is_remark: bool = False
     limits: tuple[str, ...] = ()
 
 
@@ -268,13 +266,6 @@ CAUSES: Final[Mapping[str, Cause]] = {
         Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
         severity="note", is_independent=True,
         limits=("law",),
-    ),
-    "optimizer-breaks-conservation": Cause(
-        "The optimizer does not conserve c", "a remark on the optimizer", "conservation",
-        "With plain gradient descent at a tenth of the learning rate c drifts just as far.",
-        Remedy("# nothing to do; torch.optim.SGD without momentum and weight decay, at a small rate, conserves c"),
-        severity="note", needs_training=True, is_independent=True, is_remark=True,
-        limits=("drift",),
     ),
 }  # fmt: skip
 

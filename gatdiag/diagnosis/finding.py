@@ -10,6 +10,11 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 HEALTHY: Final = "healthy"
+"""Code of the verdict of a training that trained, and in which nothing was found."""
+UNEXPLAINED: Final = "unexplained"
+"""Code of the verdict of a training that fails, and no check says why."""
+UNDETERMINED: Final = "undetermined"
+"""Code of the verdict where too little was recorded to say whether it trained."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Finding:
         actions: The changes of `remedy` that `gatdiag.treat` can make by itself, in order; empty if only the user's
             code can be changed (a loss, a mask, a call that clips gradients).
         falsified_by: An observation that would disprove the finding.
-        symptoms: Other findings that this one explains.
+        symptoms: Other findings that this one, if it is right, may bring about.
     """
 
     code: str
@@ -95,9 +100,9 @@ class Finding:
     symptoms: tuple["Finding", ...] = ()
 
     @property
-    def is_problem(self) -> bool:
-        """False for the verdict "healthy"."""
-        return self.code != HEALTHY
+    def is_cause(self) -> bool:
+        """False for the verdicts "healthy", "unexplained" and "undetermined"."""
+        return self.code not in (HEALTHY, UNEXPLAINED, UNDETERMINED)
 
     def __str__(self) -> str:
         """Severity, title, text and code, in a line.
@@ -107,7 +112,7 @@ class Finding:
             error: Dead units: They stay dead. [dead-units]
         """
         text = f"{self.severity}: {self.title}: {self.text} [{self.code}]"
-        return plain(text if self.is_problem else f"{self.title}. {self.text}")
+        return plain(text if self.is_cause else f"{self.title}. {self.text}")
 
     def details(self) -> Iterator[str]:
         """Yield lines with the evidence, the code to paste and what would falsify the finding."""

@@ -1,4 +1,4 @@
-"""Conservation laws: laws that the gradients violate, and c that the optimizer moves."""
+"""Conservation laws: laws that the gradients violate, and how far the optimizer moved c."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ import pandas as pd
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding
 from gatdiag.diagnosis.thresholds import limit, threshold_text
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
@@ -97,36 +97,25 @@ def _check_predicted_c(facts: Facts) -> Finding | str | None:
     )
 
 
-def check_conservation(facts: Facts) -> Finding | str | None:
-    """Drift of c, which gradient flow would conserve, and the share of it that the optimizer's steps predict."""
-    neurons = facts.run.neurons
-    if not len(neurons):
-        return reason_without_laws(facts)
+def drift_of_c(facts: Facts) -> str:
+    """A remark on how far the optimizer moved c, which gradient flow would conserve; "" where it hardly did."""
     found = facts.first_and_last("neurons", "c")
-    if isinstance(found, str):
-        return found
+    if isinstance(found, str) or len(found[0]) != len(found[1]):
+        return ""
     first, last = found
-    if len(first) != len(last):
-        return "c was not recorded for the same laws at the first and the last step"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
     drift = relative_to_weights(facts.run, last, moved, first=True)
-    if not drift:
-        return "norms of the weights were not recorded"
-    worst = max(drift, key=drift.__getitem__)
+    worst = max(drift, key=drift.__getitem__, default="")
     reason = _drift_sources(facts)
-    if not drift[worst] > limit("drift") or not reason:
-        return None
-    return facts.finding(
-        "optimizer-breaks-conservation",
+    if not worst or not drift[worst] > limit("drift") or not reason:
+        return ""
+    share = _predicted_share(facts.run.neurons)
+    predicted = f", of which the optimizer's steps predict {percent(share)}" if math.isfinite(share) else ""
+    return (
         "Gradient descent with small steps conserves c, the balance of each neuron's incoming and outgoing weights. "
-        f"Here {reason} moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: an "
-        "initial balance does not last, and an initial imbalance may disappear.",
-        Evidence("change of c over the squared norms that make it up", drift[worst]),
-        Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
-        threshold=f"Flagged above {threshold_text('drift')}.",
-        layers=tuple(layer for layer in drift if drift[layer] > limit("drift")),
-        steps=(int(first["step"].iloc[0]), int(last["step"].iloc[0])),
+        f"Here {reason} moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}"
+        f"{predicted}: an initial balance does not last, and an initial imbalance may disappear."
     )
 
 

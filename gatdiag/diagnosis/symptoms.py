@@ -13,8 +13,7 @@ def check_loss(facts: Facts) -> Finding | str | None:
     """A loss that has not fallen, or stays far above that of a constant prediction, after enough steps."""
     if len(facts.loss) == 1 and not facts.is_of_checkpoints:
         return "the loss was logged only once"
-    is_short = facts.is_of_checkpoints or facts.step_count < limit("steps") or not len(facts.loss)
-    if is_short or facts.state in ("trained", "partly") or facts.is_non_finite:
+    if facts.state != "failing" or facts.is_non_finite:
         return None
     best = float(facts.finite_loss.min())
     fall = (facts.first_loss - best) / abs(facts.first_loss) if facts.first_loss else 0.0

@@ -322,7 +322,7 @@ def _remedy_options(trial: Trial, given: str | tuple[Action, ...] | None) -> lis
     verdict, findings = trial.verdict, [finding for finding in _by_priority(trial) if finding.actions]
     if given is None:
         # none if nothing is wrong, or if the verdict can only be fixed in the user's code
-        treatable = verdict is not None and verdict.is_problem and verdict.severity != "note" and verdict.actions
+        treatable = verdict is not None and verdict.is_cause and verdict.severity != "note" and verdict.actions
         return [_add_remedy(trial, finding) for finding in findings] if treatable else []
     if given not in (codes := [finding.code for finding in findings]):
         raise InputError(

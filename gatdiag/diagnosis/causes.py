@@ -45,15 +45,8 @@ class Cause:
     limits: tuple[str, ...] = ()
 
 
-GLOROT: Final = Remedy(
-    'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training',
-    (Action("initialize", {"scheme": "xavier_uniform"}),),
-)
-_LEAKY: Final = Remedy(
-    f"{GLOROT.code}; this also sets biases to zero\n"
-    "gatdiag.remedies.leaky_relu_(model, 0.1)  # or use leaky_relu instead of relu in forward",
-    (*GLOROT.actions, Action("leaky_relu", {"slope": 0.1})),
-)
+GLOROT: Final = Remedy(Action("initialize", {"scheme": "xavier_uniform"}))
+_LEAKY: Final = Remedy(*GLOROT.fixes, Action("leaky_relu", {"slope": 0.1}))
 _POSITIONS: Final = Remedy(
     "data.x = torch.nn.functional.one_hot(\n"
     "    torch_geometric.utils.degree(data.edge_index[1], data.num_nodes).long().clamp(max=63), 64).float()\n"
@@ -80,7 +73,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "gradients-not-cleared": Cause(
         "Gradients are not cleared", "steps along sums of old gradients are too long and lag behind",
         "training_curves", "Every p.grad is None or zero when loss.backward() is called.",
-        Remedy("optimizer.zero_grad()  # in every step, before loss.backward()", (Action("clear_gradients"),)),
+        Remedy(Action("clear_gradients")),
         severity="certain", needs_training=True,
         limits=("stale",),
     ),

@@ -47,7 +47,7 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         f"above {threshold_text('jump')}.",
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
-        remedy=Remedy(f"{fix.code}\n# or: {scale}", fix.actions) if fix else Remedy(scale),
+        remedy=Remedy(*fix.fixes, f"# or: {scale}") if fix else Remedy(scale),
     )
 
 

@@ -328,7 +328,7 @@ class Facts:
             given: Other attributes of `Finding`.
         """
         row = CAUSES[code]
-        fix = remedy or row.remedy or Remedy("")
+        fix = remedy or row.remedy or Remedy()
         known = tuple(one for one in evidence if not math.isnan(one.value))
         more = {name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "falsified_by")}
         severity = severity or self._severity_of(row)
@@ -374,6 +374,12 @@ class Facts:
         rows = np.searchsorted(self.parameter_steps, frame["step"].to_numpy())
         grid[rows, pd.factorize(frame["parameter"])[0]] = frame[column].to_numpy(float)
         return grid
+
+    @cached_property
+    def weight_count(self) -> int:
+        """Number of weights of the parameters in the table `parameters`."""
+        known = (self.parameters[name] for name in self.parameter_names if name in self.parameters)
+        return sum(math.prod(parameter["shape"]) for parameter in known)
 
     @cached_property
     def norms(self) -> Floats:

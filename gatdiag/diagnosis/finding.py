@@ -1,10 +1,16 @@
 """A finding: what is wrong with a training, the evidence, and what to do."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
 
+from gatdiag.diagnosis.fixes import Action, Manual, Remedy
 from gatdiag.diagnosis.wording import number, plain
+
+__all__ = [
+    "HEALTHY", "SEVERITIES", "UNDETERMINED", "UNEXPLAINED", "Action", "Evidence", "Finding", "Manual", "Remedy",
+    "Severity",
+]  # fmt: skip
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -30,35 +36,6 @@ class Evidence:
     what: str
     value: float
     unit: str = ""
-
-
-@dataclass(frozen=True)
-class Action:
-    """One change that `gatdiag.treat` can make by itself, as data.
-
-    Attributes:
-        name: A stable name, a key of `gatdiag.treatment.ACTIONS`.
-        settings: Keyword arguments of the action.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """The action as a call.
-
-        Example:
-            >>> print(Action("weight_decay", {"value": 5e-4}))
-            weight_decay(value=0.0005)
-        """
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
-
-
-class Remedy(NamedTuple):
-    """What removes a cause: code to paste, and those of its changes that `gatdiag.treat` can make by itself."""
-
-    code: str
-    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -238,5 +238,5 @@ def _balanced_weights(facts: Facts) -> Remedy:
     fresh = remedy.balanced_initialization(facts)
     is_deep = len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION)
     if not facts.groups or facts.is_adam or not is_deep:
-        return fresh
-    return Remedy(f"{fresh.code}\n{remedy.adam_line(facts)}  # {remedy.REPLACES}", fresh.actions)
+        return Remedy(fresh)
+    return Remedy(fresh, remedy.use_adam(facts))

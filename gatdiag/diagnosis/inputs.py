@@ -24,11 +24,7 @@ def check_non_finite(facts: Facts) -> Finding | str | None:
         Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),
         threshold="Flagged from the first entry on.",
         steps=(int(bad.get("step", 0)),),
-        remedy=Remedy(
-            "low, high = data.x[data.x.isfinite()].aminmax()  # also find out where they come from\n"
-            "data.x = torch.nan_to_num(data.x, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)",
-            (Action("replace_non_finite_inputs", {"names": (bad["name"],)}),),
-        ),
+        remedy=Remedy(Action("replace_non_finite_inputs", {"names": (bad["name"],)})),
     )
 
 
@@ -107,6 +103,5 @@ def check_edges(facts: Facts) -> Finding | str | None:
 
 
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
-    line = "data.x = gatdiag.remedies.standardize(data.x)  # before training"
-    fix = Remedy(line, (Action("standardize_inputs", {"names": (name,)}),))
+    fix = Remedy(Action("standardize_inputs", {"names": (name,)}))
     return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=fix)

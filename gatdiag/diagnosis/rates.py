@@ -8,6 +8,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
+from gatdiag.diagnosis.fixes import USUAL_EPS
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
@@ -15,6 +16,7 @@ from gatdiag.diagnosis.wording import number, percent
 _EARLY: Final = 20  # steps
 _USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
 _MOST: Final = 1.0  # largest learning rate that is proposed in place of a smaller one
+_GUESS: Final = 0.01  # learning rate that is proposed where nothing bounds it
 _LEAST: Final = 1e-3  # the same, lower bound for a learning rate proposed in place of a larger one
 _NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps in a row on the same batch"
 _NOT_RECORDED = "no update ratio was recorded"
@@ -69,7 +71,7 @@ def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
 
 def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.initial_learning_rate(facts)
-    better = _smaller_rate(facts, lr)
+    better, guess = _smaller_rate(facts, lr)
     effect = "the loss does not settle"
     if facts.is_non_finite:
         effect = "the loss became NaN or infinite"
@@ -86,23 +88,37 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),
-        remedy=remedy.change_learning_rate(facts, better),
+        remedy=remedy.change_learning_rate(facts, better, guess),
         falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
     )
 
 
-def _smaller_rate(facts: Facts, lr: float) -> float:
-    """The learning rate at which the first step does not pass the minimum along it, and has a usual norm.
+def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
+    """The largest learning rate at which the first step is stable, as far as it was measured, and a remark if not.
 
-    Later steps are not telling once the weights have been replaced. Momentum makes steps longer later, by
-    1 / (1 - momentum).
+    The first step must not pass the minimum along it, and must have a usual norm. Later steps are not telling once the
+    weights have been replaced. Momentum makes steps longer later, by 1 / (1 - momentum).
     """
-    first_step = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    first_step = _first_step(facts, lr)
     damping = 1 - facts.setting("momentum")
     by_norm = _USUAL * damping / first_step if first_step > _USUAL * damping else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
     known = [one for one in (by_norm, 1 / over) if math.isfinite(one)]
-    return remedy.round_to_one_digit(lr * max(min(known, default=0.1), _LEAST * damping / max(first_step, _LEAST)))
+    if not known:
+        return min(0.1 * lr, _GUESS), "# a first guess, as no step was recorded that bounds it"
+    return remedy.round_to_one_digit(lr * max(min(known), _LEAST * damping / max(first_step, _LEAST))), ""
+
+
+def _first_step(facts: Facts, lr: float) -> float:
+    """Norm of the first step over that of the weights: as recorded, or else what the first gradient makes of it."""
+    recorded = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    if not len(facts.norms) or not facts.total_norm[0] > 0:
+        return recorded
+    gradient = float(np.sqrt(np.nansum(facts.gradient_norms[0] ** 2)))
+    if facts.is_adam:  # its first step moves each weight by the learning rate
+        gradient = math.sqrt(facts.weight_count) * (gradient > 0)
+    predicted = lr * gradient / float(facts.total_norm[0])
+    return max((value for value in (recorded, predicted) if math.isfinite(value)), default=math.nan)
 
 
 def check_too_small(facts: Facts) -> Finding | str | None:
@@ -128,15 +144,15 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
     fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     if better > _MOST and not facts.is_adam:
-        fix, instead = Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"), "Adam"
+        fix, instead = Remedy(remedy.use_adam(facts)), "Adam"
         remark = (
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
         )
     eps = facts.setting("eps") if facts.is_adam else 0.0
-    if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
+    if eps > USUAL_EPS and eps > (size := _gradient_rms(facts)):
         remark = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
-        fix = Remedy(f"{fix.code}\n# or keep the learning rate and set eps={remedy.USUAL_EPS:g}", fix.actions)
+        fix = Remedy(*fix.fixes, f"# or keep the learning rate and set eps={USUAL_EPS:g}")
     return facts.finding(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
@@ -153,9 +169,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
 
 def _gradient_rms(facts: Facts) -> float:
     """Root mean square of the gradient over all weights, median over the steps."""
-    known = (facts.parameters[name] for name in facts.parameter_names if name in facts.parameters)
-    count = sum(math.prod(parameter["shape"]) for parameter in known)
-    return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, count))
+    return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, facts.weight_count))
 
 
 def _early_decay(facts: Facts) -> Finding | None:
@@ -173,11 +187,7 @@ def _early_decay(facts: Facts) -> Finding | None:
         threshold=f"Flagged below {threshold_text('faded')}.",
         steps=(0, facts.step_count - 1),
         figure="training_curves",
-        remedy=Remedy(
-            f"for group in optimizer.param_groups:\n    group['lr'] = {top:g}  # after scheduler.step(), or "
-            "instead of the scheduler",
-            (Action("constant_rate", {"value": top}),),
-        ),
+        remedy=Remedy(Action("constant_rate", {"value": top})),
         falsified_by="With a constant learning rate the loss does not fall further.",
     )
 
@@ -255,8 +265,10 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged above {threshold_text('decay')} and below {threshold_text('shrunk')}.",
         steps=(0, facts.step_count - 1),
         remedy=Remedy(
-            f"{remedy.optimizer_line(facts, weight_decay=better)}  # {remedy.REPLACES}",
-            (Action("weight_decay", {"value": better}),),
+            Action(
+                "weight_decay",
+                {"value": better, "optimizer": remedy.describe_optimizer(facts, weight_decay=better)},
+            )
         ),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )

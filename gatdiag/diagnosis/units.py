@@ -7,7 +7,7 @@ from typing import Any
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.depth import layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, values_at_step
-from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.diagnosis.wording import percent
 from gatdiag.names import short
@@ -118,7 +118,8 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
         what += [f"{columns} inputs whose weights are all zero"] * (columns > 0)
         what += ["a weight matrix that is zero"] * zero
         if what:
-            fresh = f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again"
+            dead = table[(table["norm"] == 0) | (table[["dead_rows", "dead_columns"]] > 0).any(axis=1)]
+            fresh = Action("draw", {"parameters": tuple(map(str, dead["parameter"]))})
             yield facts.finding(
                 "dead-weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
@@ -127,7 +128,7 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
                 threshold="Flagged from the first row or column on.",
                 severity="warning" if rows else "note",
                 layers=(str(layer),),
-                remedy=Remedy(fresh),
+                remedy=Remedy(fresh, "# and train again"),
             )
 
 
@@ -155,7 +156,7 @@ def check_attention(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
         layers=saturated,
         steps=(0 if is_first else facts.step_count - 1,),
-        remedy=Remedy(f"{fresh.code}\n# or {_DIVIDE}", fresh.actions) if fresh else Remedy(f"# {_DIVIDE}"),
+        remedy=Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),
     )
 
 

@@ -75,7 +75,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         severity: Severity = "error" if is_error else "note" if _is_harmless(facts, never) else "warning"
         text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))
-    unfreeze = Remedy("model.requires_grad_(True)  # before the optimizer is created", (Action("unfreeze"),))
+    unfreeze = Remedy(Action("unfreeze"))
     if frozen and facts.is_preflight:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
         return _no_gradient(facts, frozen, text, "note", unfreeze)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
+from gatdiag.diagnosis import CAUSES, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
@@ -98,7 +98,7 @@ def preflight(
     ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled or not is_first_process():
-            return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), reason=_NOT_RECORDED)
+            return Diagnosis(skipped=_all_skipped(), reason=_NOT_RECORDED)
         with recorder:
             train_copy(copied, loss, recorder)
         run = load(recorder.folder)
@@ -106,6 +106,10 @@ def preflight(
             notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
             raise ModelError(f"Nothing could be measured in the first steps: {notes}")
         return run_checks(Facts(run, is_preflight=True))
+
+
+def _all_skipped() -> dict[str, str]:
+    return {code: _NOT_RECORDED for code, one in CAUSES.items() if one.check is not None}
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 
 from gatdiag.diagnosis.causes import CAUSES, Cause
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import compared_score, is_of_checkpoints, logged_series, loss_name, score_names, scores
+
+declare_limits(
+    {
+        "kept": Limit(0.9, "share of the loss of the best constant prediction that is gone, from the first step on"),
+        "same-loss": Limit(0.5, "relative difference of the loss and the cross-entropy of its rows with a gradient"),
+        "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
+    }
+)
 
 _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",

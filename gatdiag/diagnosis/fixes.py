@@ -88,6 +88,10 @@ class Remedy:
         return tuple(fix for fix in self.fixes if isinstance(fix, Action))
 
 
+GLOROT: Final = Remedy(Action("initialize", {"scheme": "xavier_uniform"}))
+"""Fresh weights of the usual size."""
+
+
 def merge_optimizers(actions: Sequence[Action]) -> str:
     """The line that creates the optimizer with the settings of all actions, the later ones first; "" without any."""
     known = [action for action in actions if action.settings.get("optimizer")]

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import logged_series, score_names, split
@@ -16,6 +17,21 @@ from gatdiag.summary import logged_series, score_names, split
 UNCOMPARED = "no training score was logged to compare"  # start of the reason that the check gives
 
 
+@cause(
+    "overfitting",
+    "Overfitting",
+    rank=360,
+    why="the network trains",
+    figure="training_curves",
+    falsified_by="The gap stays with dropout and weight decay: then training and validation data differ.",
+    severity="note",
+    needs_training=True,
+    limits={
+        "gap": Limit(0.33, "training minus validation score"),
+        "fell": Limit(0.08, "of the best validation score: it was better before"),
+        "rose": Limit(0.5, "rise of the validation loss from its lowest value, over the first value"),
+    },
+)
 def check_overfitting(facts: Facts) -> Finding | str | None:
     """Training score far above the validation score, or a validation score or loss that was much better before."""
     names = score_names(facts.run)

@@ -6,14 +6,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series
+
+declare_limits(
+    {
+        "drift": Limit(0.1, "change of c over the squared norms that make it up"),
+    }
+)
 
 STOPPED = "the search was stopped"  # part of the reason that the recorder gives if it took too long
 _ROUNDING = 1e-6  # of a norm
@@ -26,6 +33,22 @@ def reason_without_laws(facts: Facts) -> str:
     return "no conservation laws were recorded" + (f": {error}" if error else "")
 
 
+@cause(
+    "law-broken",
+    "Conservation laws do not hold",
+    rank=370,
+    why="a remark on the loss, not on training",
+    figure="conservation",
+    falsified_by="Without weight penalties and gradient hooks, delta is still not zero.",
+    remedy=Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
+    severity="note",
+    is_independent=True,
+    limits={
+        "law": Limit(
+            1e-5, "|c - predicted c| over the squared norms that make c up; healthy runs 2e-7, faulty runs 9e-4"
+        )
+    },
+)
 def check_laws(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
     dropped = [one for one in facts.run.meta["laws"]["excluded"] if one["reason"].startswith(_DISPROVED)]

@@ -6,12 +6,22 @@ from typing import Final
 import numpy as np
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import USUAL_EPS
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
+
+declare_limits(
+    {
+        "sure": Limit(50, "steps before a verdict that depends on the loss is an error"),
+        "slow": Limit(1e-3, "of the first loss per step: at this pace it takes 1,000 steps"),
+        "uneven": Limit(30, "the fastest layer's step over the median layer's: then the rate is not the cause"),
+        "adam-eps": Limit(1e3, "times eps: above it, Adam divides the bound out again"),
+    }
+)
 
 _EARLY: Final = 20  # steps
 _USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
@@ -22,6 +32,26 @@ _NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps i
 _NOT_RECORDED = "no update ratio was recorded"
 
 
+@cause(
+    "lr-too-large",
+    "The learning rate is too large",
+    rank=220,
+    why="a step that replaces the weights kills units and saturates softmaxes",
+    figure="training_curves",
+    limits={
+        "step-large": Limit(
+            0.5, "norm of a step over norm of the weights; healthy runs 6e-4 to 0.53, faulty runs 2.1 to 9e6"
+        ),
+        "step-replaces": Limit(1, "norm of an early step over norm of the weights: it replaces them"),
+        "jump-trained": Limit(
+            100,
+            "times the loss of the best constant prediction, if it came back and the network trains, or trains partly "
+            "and no early step replaced the weights",
+        ),
+        "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
+    },
+    borrowed=("jump",),
+)
 def check_too_large(facts: Facts) -> Finding | str | None:
     """Steps that overshoot the minimum along them, or replace the weights, and a loss that jumps or units that die."""
     if facts.is_of_checkpoints or not len(facts.step_ratios):
@@ -121,6 +151,19 @@ def _first_step(facts: Facts, lr: float) -> float:
     return max((value for value in (recorded, predicted) if math.isfinite(value)), default=math.nan)
 
 
+@cause(
+    "lr-too-small",
+    "The learning rate is too small",
+    rank=270,
+    why="everything above makes steps short, too",
+    figure="unchanged_fraction",
+    needs_training=True,
+    limits={
+        "path": Limit(0.3, "sum of step norms over weight norms; healthy runs 0.086 to 5.3, faulty runs 7e-4 to 0.1"),
+        "pace": Limit(2e-4, "norm of a step over norm of the weights, mean over the run"),
+        "faded": Limit(1e-2, "of the largest learning rate in most of the run"),
+    },
+)
 def check_too_small(facts: Facts) -> Finding | str | None:
     """Steps so short that the slope does not change along them, and that hardly change the weights in total."""
     if facts.is_of_checkpoints or not np.isfinite(facts.step_ratios).any():
@@ -208,6 +251,19 @@ def _is_uneven(facts: Facts) -> bool:
     return bool(len(pace) > 3 and pace.max() > limit("uneven") * np.median(pace))
 
 
+@cause(
+    "clipping-too-tight",
+    "Gradient clipping is too tight",
+    rank=260,
+    why="the bound, not the learning rate, makes the steps short",
+    figure="training_curves",
+    falsified_by="Without clipping the loss falls no faster.",
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "clip": Limit(0.1, "gradient norm after over before clipping, median; healthy runs 1, faulty runs 3e-9 to 2e-3")
+    },
+)
 def check_clipping(facts: Facts) -> Finding | str | None:
     """Clipping that leaves almost nothing of the usual gradient."""
     after, before = facts.steps_column("gradient_norm"), facts.steps_column("gradient_norm_before_clipping")
@@ -237,6 +293,20 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "weight-decay-too-strong",
+    "Weight decay is too strong",
+    rank=210,
+    why="weights near zero shrink outputs and gradients",
+    figure="training_curves",
+    needs_training=True,
+    limits={
+        "decay": Limit(0.5, "pull of the decay over that of the gradient; they are in equilibrium at 1"),
+        "shrunk": Limit(
+            0.5, "norm of the weights at the end over the start; healthy runs 0.36 to 3.6, faulty runs 0.001 to 0.6"
+        ),
+    },
+)
 def check_weight_decay(facts: Facts) -> Finding | str | None:
     """Weight decay that pulls the weights towards zero about as hard as the gradient moves them."""
     decay = facts.setting("weight_decay")

@@ -7,8 +7,21 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.wording import number, percent
+
+declare_limits(
+    {
+        "trained": Limit(0.6, "share of the loss of the best constant prediction that is gone: what remains is a note"),
+        "failing": Limit(0.35, "less of it gone: not training; healthy runs 0.17 to 1, median 0.99; between: warnings"),
+        "frozen": Limit(0.01, "sum of all steps over the weights' norm: what moved less did not learn"),
+        "good-score": Limit(0.5, "of the way from chance to a perfect score; below 0.35 it is bad"),
+        "offset": Limit(0.01, "share of the first losses that is gone: with less, the loss may have an offset"),
+        "losses": Limit(8, "logged losses: with fewer, their noise is not known"),
+        "sigmas": Limit(5, "standard errors of the fall of a loss whose lowest value is not known"),
+        "noise": Limit(0.5, "noise of a loss over its size: policy gradients 10 and more, batches of usual losses 0.2"),
+    }
+)
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.diagnosis import CAUSES, CHECKS, THRESHOLDS, diagnose
+from gatdiag.diagnosis import CAUSES, diagnose, thresholds
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
@@ -138,7 +138,7 @@ CASES = {
 def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
     given, side = CASES[code]
     run = build(tmp_path / "run", **given(factor))
-    finding = CHECKS[code](Facts(run))
+    finding = CAUSES[code].run(Facts(run))
     assert isinstance(finding, Finding) == ((factor > 1) == (side == "above"))
     if isinstance(finding, Finding):
         assert finding.code == code
@@ -149,7 +149,7 @@ def test_a_cause_is_flagged_beyond_its_threshold(tmp_path, code, factor):
         assert finding.evidence
         assert finding.figure in {figure.name for figure in gatdiag.figures.FIGURES}
         assert {*finding.layers} <= {f"convs.{number}" for number in range(9)}
-        named = {name for name in THRESHOLDS if threshold_text(name) in finding.threshold}
+        named = {name for name in thresholds._LIMITS if threshold_text(name) in finding.threshold}
         assert named <= {*CAUSES[code].limits}
         assert named or not CAUSES[code].limits
 
@@ -328,7 +328,7 @@ def test_a_loss_that_only_starts_high_has_not_jumped(tmp_path, first):
     """As of labels nearly all of one class, where a constant prediction is far better than random weights."""
     weights = {"norm": still([4.0, 4.0]), "update_ratio": still([0.0, 2 * limit("step-large")])}
     run = build(tmp_path / "run", weights=weights, logged={"loss": [first, 20.0, *FLAT[2:]]})
-    assert isinstance(CHECKS["lr-too-large"](Facts(run)), Finding) == (first == 2.0)
+    assert isinstance(CAUSES["lr-too-large"].run(Facts(run)), Finding) == (first == 2.0)
 
 
 @pytest.mark.parametrize("step", [2.0, 0.8])
@@ -339,7 +339,7 @@ def test_a_jump_after_which_the_loss_only_partly_falls_is_told_if_a_step_replace
     weights = {"norm": still([4.0, 4.0]), "update_ratio": ratios}
     facts = Facts(build(tmp_path / "run", weights=weights, logged={"loss": loss}))
     assert facts.state == "partly"
-    assert isinstance(CHECKS["lr-too-large"](facts), Finding) == (step == 2.0)
+    assert isinstance(CAUSES["lr-too-large"].run(facts), Finding) == (step == 2.0)
 
 
 def test_steps_that_differ_by_layer_are_not_the_learning_rate_s_fault(tmp_path):
@@ -447,7 +447,7 @@ def test_an_auc_that_rose_far_shows_that_a_network_trains(tmp_path, first, last,
 
 def test_that_a_single_layer_does_not_show_oversmoothing_is_said(tmp_path):
     run = build(tmp_path / "run", layers={"relative_mu": still([0.1]), "effective_rank": still([1.5])}, **logged())
-    assert "no hidden layer" in CHECKS["depth-oversmoothing"](Facts(run))
+    assert "no hidden layer" in CAUSES["depth-oversmoothing"].run(Facts(run))
 
 
 def test_layers_behind_a_pooling_are_not_compared_with_those_of_nodes(tmp_path):
@@ -649,7 +649,7 @@ def test_growth_that_is_flagged_by_the_first_loss_shows_it(tmp_path):
     loss = np.where(np.arange(STEPS) < 1, 2 * limit("jump"), 1.0) * math.log(3)
     of = depth("output_norm", [1, 2, 4, 8, 16, 20, 1]) | {"logged": {"loss": loss}}
     run = build(tmp_path / "run", **of, signals={"output": {"labels": [20, 20, 20]}})
-    finding = CHECKS["depth-exploding-gradient"](Facts(run))
+    finding = CAUSES["depth-exploding-gradient"].run(Facts(run))
     shown = {one.what: one.value for one in finding.evidence}
     assert shown["first loss over that of a constant prediction"] > limit("jump")
     assert f"{limit('jump'):g} (times the loss" in finding.threshold
@@ -684,7 +684,7 @@ def test_adam_is_proposed_for_attention_layers_where_another_optimizer_is_known(
 
     if not attends:
         rewrite_meta(run.folder, without_attention)
-    remedy = CHECKS["init-unbalanced"](Facts(gatdiag.load(run.folder))).remedy
+    remedy = CAUSES["init-unbalanced"].run(Facts(gatdiag.load(run.folder))).remedy
     assert "initialize_(model" in remedy
     assert ("torch.optim.Adam(" in remedy) == (attends and known)
 

@@ -1,5 +1,4 @@
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -10,8 +9,9 @@ from torch_geometric.nn import GCN, GCNConv, SAGPooling, global_mean_pool
 from torch_geometric.nn.aggr import AttentionalAggregation
 
 import gatdiag
-from gatdiag.diagnosis import CAUSES, CHECKS, SEVERITIES, THRESHOLDS, diagnose, units, wiring
+from gatdiag.diagnosis import CAUSES, MODULES, SEVERITIES, diagnose
 from gatdiag.diagnosis.finding import Finding
+from gatdiag.diagnosis.thresholds import limits_of
 from gatdiag.diagnosis.verdict import rank_findings
 from gatdiag.errors import InputError
 from tests.report.builder import build
@@ -109,21 +109,20 @@ def test_odd_runs_get_a_diagnosis_without_a_warning(tmp_path, case):
     assert document["verdict"]["code"] in {*CAUSES, *WITHOUT_CAUSE}
 
 
-def test_the_table_names_every_check_and_nothing_else():
-    of_others = {"overflow", "non-finite", "dead-weights", "unchanged-checkpoints"}
-    assert {*CHECKS} | of_others == {*CAUSES}
+def test_each_cause_says_where_it_stands_and_why():
+    of_others = {code for code, cause in CAUSES.items() if cause.check is None}
+    assert of_others == {"overflow", "non-finite", "unchanged-checkpoints"}
     assert {cause.figure for cause in CAUSES.values()} - {""} <= {figure.name for figure in gatdiag.figures.FIGURES}
     assert {cause.below_if_late for cause in CAUSES.values()} - {""} <= {*CAUSES}
     assert all(cause.title and cause.why for cause in CAUSES.values())
-    assert {name for cause in CAUSES.values() for name in cause.limits} <= {*THRESHOLDS}
-    assert all(reason for _, reason in THRESHOLDS.values())
+    assert all(cause.text for cause in CAUSES.values() if cause.check)
+    assert [cause.rank for cause in CAUSES.values()] == sorted({cause.rank for cause in CAUSES.values()})
+    assert all(one.reason for one in limits_of(name for cause in CAUSES.values() for name in cause.limits).values())
 
 
-def test_every_check_is_made():
-    files = {sys.modules[check.__module__] for check in CHECKS.values()}
-    of_checkpoints = {units.check_dead_weights, wiring.check_stored_gradients}
-    written = {value for file in files for name, value in vars(file).items() if name.startswith("check_")}
-    assert written - of_checkpoints == {*CHECKS.values()}, "name it in gatdiag.diagnosis.CHECKS"
+def test_every_check_is_declared():
+    written = {value for file in MODULES for name, value in vars(file).items() if name.startswith("check_")}
+    assert written == {cause.check for cause in CAUSES.values()} - {None}, "declare it with @cause"
 
 
 @pytest.mark.parametrize(

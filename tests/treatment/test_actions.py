@@ -8,9 +8,8 @@ from torch_geometric.nn import GCNConv
 
 import gatdiag
 from gatdiag.diagnosis import Action, remedy
-from gatdiag.diagnosis.causes import GLOROT
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.fixes import Remedy
+from gatdiag.diagnosis.fixes import GLOROT, Remedy
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
 from gatdiag.experiments.settings import Network

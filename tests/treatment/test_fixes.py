@@ -6,10 +6,9 @@ from torch.nn import functional as F
 from torch_geometric.nn import GAT, GCN, GIN, PNA, EdgeCNN, GraphSAGE
 
 import gatdiag
-from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.causes import CAUSES, GLOROT
+from gatdiag.diagnosis import CAUSES, remedy
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.fixes import _PRINTED, Action
+from gatdiag.diagnosis.fixes import _PRINTED, GLOROT, Action
 from gatdiag.treatment import ACTIONS
 from gatdiag.treatment.actions import TreatedModel, apply_actions
 

@@ -323,3 +323,13 @@ def test_where_recording_is_turned_off_nothing_is_said(monkeypatch):
     monkeypatch.setenv("GATDIAG_DISABLE", "1")
     diagnosis = gatdiag.preflight(perceptron(), X, loss=cross_entropy)
     assert (diagnosis.findings, {*diagnosis.skipped}) == ((), {code for code, one in CAUSES.items() if one.check})
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-3])
+def test_a_model_has_one_verdict_with_and_without_an_optimizer(scale):
+    model = perceptron()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    codes = {verdict_on(model).code, verdict_on(model, optimizer=adam(model)).code}
+    assert len(codes) == 1

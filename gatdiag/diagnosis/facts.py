@@ -16,7 +16,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
 from gatdiag.quantities import TableName
-from gatdiag.roles import FEATURE
+from gatdiag.roles import FEATURE, ROOT
 from gatdiag.run import Run
 from gatdiag.summary import compared_score, is_of_checkpoints, logged_series, loss_name, score_names, scores
 
@@ -74,8 +74,12 @@ class Facts:
 
     @cached_property
     def layers(self) -> list[dict[str, Any]]:
-        """The layers that took part in the forward pass, in order."""
-        return [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
+        """The layers that took part in the forward pass, in order.
+
+        Parameters of the model itself, such as the embedding of a virtual node, are no layer beside others.
+        """
+        used = [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
+        return [layer for layer in used if layer["name"] != ROOT] or used
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
@@ -310,6 +314,11 @@ class Facts:
         best = self.finite_loss.min() if len(self.finite_loss) else math.nan
         has_begun = self.is_preflight and not self.is_non_finite and 1 - best / self.baseline_loss > limit("fall")
         return self.state == "trained" or bool(has_begun)
+
+    @property
+    def severity_of_start(self) -> Severity | None:
+        """Severity of initial weights: a note once the loss has clearly fallen, as then the network learns."""
+        return "note" if self.progress > 2 * limit("fall") and not self.is_non_finite else None
 
     @cached_property
     def severity(self) -> Severity:

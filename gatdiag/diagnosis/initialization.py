@@ -110,6 +110,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
         threshold=f"Flagged below {threshold_text('gain-small')}.",
         layers=tuple(name for name in gains if gains[name] < limit("gain-small")),
+        severity=facts.severity_of_start,
         steps=(0,),
     )
 

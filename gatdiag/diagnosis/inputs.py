@@ -17,6 +17,10 @@ def _needs_inputs(facts: Facts) -> str:
     return "" if facts.inputs else "the model's inputs were not recorded"
 
 
+def _needs_a_step(facts: Facts) -> str:
+    return "" if facts.step_count else "no step was recorded"
+
+
 @cause(
     "input-nonfinite",
     "NaN or infinity in the inputs",
@@ -50,7 +54,7 @@ def check_non_finite(facts: Facts) -> Finding | None:
     "input-constant",
     "All nodes have the same features",
     rank=110,
-    needs=(_needs_inputs,),
+    needs=(_needs_inputs, _needs_a_step),
     why="rows that start alike stay alike",
     figure="smoothing_by_layer",
     falsified_by="The rows of the input differ: (data.x != data.x[0]).any() is True.",

@@ -316,7 +316,7 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         return None
     if isinstance(found := facts.first_and_last("parameters", "norm"), str):
         return found
-    if facts.total_norm[0] == 0:
+    if facts.total_norm[0] == 0 or facts.step_count < limit("steps"):
         return None
     rate = remedy.initial_learning_rate(facts)
     shrunk = float(facts.total_norm[-1] / facts.total_norm[0])

@@ -82,9 +82,12 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         return next(_without_stored_gradients(facts), "checkpoints hold no gradients")
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
-    frozen = [name for name in facts.parameters if name not in facts.trainable]
     grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
-    unknown = {*frozen, *facts.unmeasured}
+    broken = dict(zip(facts.parameter_names, facts.parameter_grid("gradient_non_finite").T, strict=True))
+    # not those that were frozen in the first step alone, as where two networks take turns
+    thawed = {name for name, values in grads.items() if np.isnan(values[0]) and not np.isnan(values).all()}
+    frozen = [name for name in facts.parameters if name not in facts.trainable and name not in thawed]
+    unknown = {*frozen, *facts.unmeasured, *(name for name, counts in broken.items() if (counts > 0).any())}
     never = [name for name, values in grads.items() if name not in unknown and np.isnan(values).all()]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)

@@ -781,3 +781,54 @@ def test_units_that_die_after_a_large_step_are_the_learning_rate_s_fault(
     verdict = diagnose(build(tmp_path / "run", weights=weights, **given, optimizers=sgd())).verdict
     assert (verdict.code, verdict.severity) == (code, "error")
     assert ("dead-units" in [symptom.code for symptom in verdict.symptoms]) == (code == "lr-too-large")
+
+
+# --- what is no cause ------------------------------------------------------------------------------------------------
+
+
+def codes(run):
+    return {one.code for found in diagnose(run) for one in (found, *found.symptoms)}
+
+
+def test_gradients_of_nan_are_not_missing(tmp_path):
+    weights = {"norm": still([1.0, 1.0]), "gradient_norm": still([0.1, math.nan])}
+    for name, counts, missing in (("none", [0.0, 0.0], True), ("nan", [0.0, 4.0], False)):
+        run = build(tmp_path / name, weights=weights | {"gradient_non_finite": still(counts)}, **logged())
+        assert ("parameters-without-gradient" in codes(run)) == missing
+
+
+def test_what_was_frozen_in_the_first_step_only_is_not_frozen(tmp_path):
+    gradients = still([0.1, 0.1])
+    gradients[0, 0] = math.nan
+    run = build(tmp_path / "run", weights={"norm": still([1.0, 1.0]), "gradient_norm": gradients}, **logged())
+    rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][0]["parameters"][0].update(trainable=False))
+    assert "parameters-without-gradient" not in codes(gatdiag.load(run.folder))
+
+
+def test_parameters_of_the_model_itself_are_no_layer(tmp_path):
+    run = build(tmp_path / "run", **square(1, 1, 100) | logged())
+    rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(name="(root)"))
+    facts = Facts(gatdiag.load(run.folder))
+    assert [*facts.gains] == ["convs.0", "convs.1"]
+    assert [layer["name"] for layer in facts.layers] == ["convs.0", "convs.1"]
+
+
+@pytest.mark.parametrize(("last", "severity"), [(1.95, "error"), (1.6, "note")])
+def test_small_initial_weights_are_no_error_once_the_network_learns(tmp_path, last, severity):
+    run = build(tmp_path / "run", **square(0.1, 0.1, 0.1) | logged(np.linspace(2.0, last, STEPS)))
+    (found,) = [one for one in diagnose(run) if one.code == "init-too-small"]
+    assert found.severity == severity
+
+
+def test_the_scale_of_an_input_is_said_by_its_own_name(tmp_path):
+    one = {"rows": 9, "columns": 2, "non_finite": 0, "relative_mu": 0.5, "largest_column": 1e4, "smallest_column": 1.0}
+    for name, line in (("edge_attr", "data.edge_attr = "), ("features", "features = ")):
+        signals = {"inputs": [{"name": name, "row_norm": 1e4, **one}]}
+        (found,) = diagnose(build(tmp_path / name, **logged(), signals=signals))
+        assert found.remedy.startswith(line)
+
+
+def test_a_run_without_a_step_has_no_constant_inputs(tmp_path):
+    one = {"rows": 9, "columns": 2, "non_finite": 0, "relative_mu": 0.0, "largest_column": 1.0, "smallest_column": 1.0}
+    run = build(tmp_path / "run", signals={"inputs": [{"name": "x", "row_norm": 1.0, **one}]})
+    assert diagnose(run).skipped["input-constant"] == "no step was recorded"

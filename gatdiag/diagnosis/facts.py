@@ -78,8 +78,11 @@ class Facts:
 
         Parameters of the model itself, such as the embedding of a virtual node, are no layer beside others.
         """
-        used = [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
-        return [layer for layer in used if layer["name"] != ROOT] or used
+        return [layer for layer in self._used_layers if layer["name"] != ROOT] or self._used_layers
+
+    @property
+    def _used_layers(self) -> list[dict[str, Any]]:
+        return [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
@@ -507,7 +510,7 @@ class Facts:
         """
         first = values_at_step(self.run.parameters, "parameter", "norm")
         found: dict[str, list[float]] = {}
-        for layer in self.layers:
+        for layer in self._used_layers:
             if layer.get("kind") in ("Embedding", "EmbeddingBag"):
                 continue
             for name, (rows, columns) in matrices(layer).items():

@@ -809,7 +809,7 @@ def test_parameters_of_the_model_itself_are_no_layer(tmp_path):
     run = build(tmp_path / "run", **square(1, 1, 100) | logged())
     rewrite_meta(run.folder, lambda meta: meta["structure"]["layers"][2].update(name="(root)"))
     facts = Facts(gatdiag.load(run.folder))
-    assert [*facts.gains] == ["convs.0", "convs.1"]
+    assert [*facts.gains] == ["convs.0", "convs.1", "(root)"]  # its initial weights count
     assert [layer["name"] for layer in facts.layers] == ["convs.0", "convs.1"]
 
 

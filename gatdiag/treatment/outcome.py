@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gatdiag.diagnosis import CAUSES, SEVERITIES, UNEXPLAINED, Action, Diagnosis, Finding
+from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
 from gatdiag.run import Run
 from gatdiag.summary import logged_series, loss_name, score_names, split
 
@@ -162,8 +162,8 @@ class Treatment:
             return "No remedy helped"
         if self.trials or any(not CAUSES[one.code].is_symptom for one in self.manual_fixes):
             return "The cause has to be fixed in your code"
-        is_failing = any(one.verdict.code == UNEXPLAINED for one in self.before.diagnoses)
-        return NO_CAUSE if is_failing or self.manual_fixes else NOTHING
+        is_open = any(one.verdict.code in (UNEXPLAINED, UNDETERMINED) for one in self.before.diagnoses)
+        return NO_CAUSE if is_open or self.manual_fixes else NOTHING
 
     @property
     def remedy(self) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gatdiag.diagnosis import CHECKS, Diagnosis, run_checks
+from gatdiag.diagnosis import CAUSES, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
@@ -25,7 +25,8 @@ from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import copy_model, unwrap
 from gatdiag.structure.tensors import all_tensors, graph_leaves
 
-_STEPS: Final = 10  # with an optimizer
+_STEPS: Final = 10
+_PROBE: Final = 0.01  # of a parameter's norm: a step without an optimizer
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
 _NOT_RECORDED: Final = (
     "nothing is recorded in this process (GATDIAG_DISABLE, or not the first one of a distributed training)"
@@ -44,9 +45,9 @@ def preflight(
 ) -> Diagnosis:
     """Before training: will this model train with these inputs, this loss and this optimizer, and if not, why?
 
-    A copy of the model makes one forward and one backward pass or, if an optimizer is given, the first ten steps of a
-    training on these inputs, with a copy of the optimizer. They are diagnosed by the checks, the thresholds and the
-    table of causes of `gatdiag.diagnose`. The model, its buffers and gradients, the optimizer, the inputs and all
+    A copy of the model makes the first ten steps of a training on these inputs, with a copy of the optimizer or,
+    without one, by 1% of each parameter's norm down the gradient. They are diagnosed by the checks of
+    `gatdiag.diagnose`. The model, its buffers and gradients, the optimizer, the inputs and all
     random states stay bit for bit as they are.
 
     Args:
@@ -98,7 +99,7 @@ def preflight(
     ):
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled or not is_first_process():
-            return Diagnosis((), dict.fromkeys(CHECKS, _NOT_RECORDED), "untrained")
+            return Diagnosis(skipped=_all_skipped(), reason=_NOT_RECORDED)
         with recorder:
             train_copy(copied, loss, recorder)
         run = load(recorder.folder)
@@ -106,6 +107,10 @@ def preflight(
             notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
             raise ModelError(f"Nothing could be measured in the first steps: {notes}")
         return run_checks(Facts(run, is_preflight=True))
+
+
+def _all_skipped() -> dict[str, str]:
+    return {code: _NOT_RECORDED for code, one in CAUSES.items() if one.check is not None}
 
 
 @dataclass(frozen=True)
@@ -179,13 +184,22 @@ def train_copy(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
             _backward(value, own)
         return value
 
-    for _ in range(_STEPS if copied.optimizers else 1):
+    for _ in range(_STEPS):
         value = closure()
         if not copied.optimizers:
-            recorder.step()
+            with recorder.step():
+                _descend(copied.model)
         for optimizer in copied.optimizers:
             optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
         recorder.log(loss=value.detach())
+
+
+def _descend(model: nn.Module) -> None:
+    """Move each parameter by 1% of its norm down the gradient, to see whether the model learns at all."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None and (size := p.grad.norm()) > 0:
+                p.sub_(p.grad, alpha=float(_PROBE * p.norm() / size))
 
 
 def _check_loss(value: Any) -> Tensor:

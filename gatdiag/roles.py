@@ -15,4 +15,5 @@ SCALE: Final[Role] = "norm scale"
 SHIFT: Final[Role] = "norm shift"
 OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficients
 
+ROOT: Final = "(root)"  # name of the layer of the parameters that sit on the model itself
 STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # layer kinds whose stack is recognized without inputs

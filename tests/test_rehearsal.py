@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import gatdiag
-from gatdiag.diagnosis import BEFORE_TRAINING, CHECKS
+from gatdiag.diagnosis import BEFORE_TRAINING, CAUSES
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
@@ -103,7 +103,7 @@ def test_a_cause_that_exists_before_training_is_named(cause, has_optimizer):
     make, given = FAULTS[cause]
     model = make()
     verdict = verdict_on(model, **given, optimizer=adam(model) if has_optimizer else None)
-    assert (verdict.code, verdict.is_problem) == (cause, True)
+    assert (verdict.code, verdict.is_cause) == (cause, True)
     assert verdict.severity in ("error", "warning")
 
 
@@ -113,7 +113,7 @@ def test_a_network_in_which_nothing_is_wrong_is_healthy():
     assert (diagnosis.findings, diagnosis.state) == ((), "untrained")
     assert diagnosis.verdict.text == "Nothing was found that would keep the network from training."
     assert {code for code, why in diagnosis.skipped.items() if why == "it shows only during training"} == {
-        *CHECKS
+        *(code for code, one in CAUSES.items() if one.check)
     } - BEFORE_TRAINING
 
 
@@ -322,4 +322,14 @@ def test_gradients_may_be_off_where_it_is_called():
 def test_where_recording_is_turned_off_nothing_is_said(monkeypatch):
     monkeypatch.setenv("GATDIAG_DISABLE", "1")
     diagnosis = gatdiag.preflight(perceptron(), X, loss=cross_entropy)
-    assert (diagnosis.findings, {*diagnosis.skipped}) == ((), {*CHECKS})
+    assert (diagnosis.findings, {*diagnosis.skipped}) == ((), {code for code, one in CAUSES.items() if one.check})
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-3])
+def test_a_model_has_one_verdict_with_and_without_an_optimizer(scale):
+    model = perceptron()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    codes = {verdict_on(model).code, verdict_on(model, optimizer=adam(model)).code}
+    assert len(codes) == 1

@@ -1,7 +1,7 @@
 """`gatdiag diagnose`: why recorded runs do not train, or what is wrong with checkpoints.
 
-The JSON document has the keys ``version`` (2) and ``diagnoses``: for each source the key ``source`` and those of
-`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state). NaN and infinity are null.
+The JSON document has the keys ``version`` (3) and ``diagnoses``: for each source the key ``source`` and those of
+`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state, reason, remarks). NaN and infinity are null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
-_FOUND: Final = 1  # exit status where a finding is at or above --fail-on
+_FOUND: Final = 1  # exit status where a finding or the verdict is at or above --fail-on
+_UNDETERMINED: Final = 3  # exit status where too little was recorded to say whether a training went well
 
 
 def diagnose(
@@ -33,29 +34,28 @@ def diagnose(
 ) -> None:
     """Find out why a run does not train, or a checkpoint is broken.
 
-    Prints the cause first, with its evidence and a remedy to paste. Exits with status 0 if every finding is less severe
-    than --fail-on, 1 if one is not, 2 if there is nothing to read.
+    Prints the cause first, with its evidence and a remedy to paste. Exits with status 0 if every finding and the
+    verdict are less severe than --fail-on, 1 if one is not (a failing training that no check explains is a warning), 2
+    if there is nothing to read, 3 if too little was recorded to say whether it trained.
     """
     from gatdiag.diagnosis import diagnose as diagnose_run
-    from gatdiag.summary import is_empty
 
-    found: list[tuple[Path, Diagnosis, bool]] = []
+    found: list[tuple[Path, Diagnosis]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
             run = to_run(open_run_or_checkpoints(source), Path(scratch) / "run")
-            found.append((source, diagnose_run(run), is_empty(run)))
+            found.append((source, diagnose_run(run)))
     if as_json:
-        diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis, _ in found]
-        print_json({"version": 2, "diagnoses": diagnoses})
+        diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis in found]
+        print_json({"version": 3, "diagnoses": diagnoses})
     else:
-        for source, diagnosis, nothing in found:
+        for source, diagnosis in found:
             if len(found) > 1:
                 plain_console().print(printable(f"== {source}"), soft_wrap=True)
-            if nothing and not diagnosis.findings:
-                plain_console().print("Nothing was recorded, so there is nothing to diagnose: see gatdiag report")
-            else:
-                print_diagnosis(diagnosis, "gatdiag diagnose --json")
-    exit_with_status([diagnosis for _, diagnosis, _ in found], fail_on)
+            print_diagnosis(diagnosis, "gatdiag diagnose --json")
+    exit_with_status([diagnosis for _, diagnosis in found], fail_on)
+    if fail_on is not Level.never and any(diagnosis.verdict.code == "undetermined" for _, diagnosis in found):
+        raise typer.Exit(_UNDETERMINED)
 
 
 def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
@@ -92,8 +92,9 @@ def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
 
 
 def exit_with_status(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:
-    """Exit with status 1 if a finding is at least as severe as ``fail_on``."""
+    """Exit with status 1 if a finding or the verdict is at least as severe as ``fail_on``."""
     levels = [*Level]
     bad = levels[levels.index(fail_on) :]
-    if any(finding.severity in bad for diagnosis in diagnoses for finding in diagnosis):
+    found = [one for diagnosis in diagnoses for one in (*diagnosis, diagnosis.verdict)]
+    if any(one.severity in bad and one.code not in ("healthy", "undetermined") for one in found):
         raise typer.Exit(_FOUND)

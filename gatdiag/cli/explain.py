@@ -1,9 +1,8 @@
-"""`gatdiag explain`: what is known of a cause, from the tables of the diagnosis."""
+"""`gatdiag explain`: what is known of a cause, from its declaration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import getdoc
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -31,8 +30,9 @@ def explain(
 
     Without CODE, lists all codes in the order in which findings of equal severity are ranked.
     """
-    from gatdiag.diagnosis import CAUSES
+    from gatdiag.diagnosis.causes import CAUSES, load_plugins
 
+    load_plugins()
     console = plain_console()
     if code is None:
         table = make_table(["code", "cause"], [])
@@ -48,16 +48,15 @@ def explain(
 
 
 def _lines(code: str, cause: Cause) -> Iterator[str]:
-    from gatdiag.diagnosis import CHECKS, THRESHOLDS
+    from gatdiag.diagnosis.thresholds import limits_of
 
     yield f"{cause.title} [{code}]"
-    check = CHECKS.get(code)  # some codes are of checkpoints, or of another cause's check
-    yield from filter(None, [" ".join((getdoc(check) or "").split())])
+    yield from filter(None, [cause.text])
     yield f"severity: {_SEVERITY.get(cause.severity, cause.severity)}"
     yield f"rank: {cause.why}"
     if cause.limits:
         yield "thresholds:"
-    yield from (f"    {THRESHOLDS[name].value:g}: {THRESHOLDS[name].reason}" for name in cause.limits)
+    yield from (f"    {one.value:g}: {one.reason}" for one in limits_of(cause.limits).values())
     if cause.figure:
         yield f"figure: {cause.figure}"
     yield "to paste:" if cause.remedy else f"to paste: {_OF_RUN}"

@@ -113,7 +113,9 @@ OUT: Final = typer.Option(metavar="DIR", help="Output folder.")
 Out: TypeAlias = Annotated[Path, OUT]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
-FailOn: TypeAlias = Annotated[Level, typer.Option(help="Exit with status 1 if a finding is at least this severe.")]
+FailOn: TypeAlias = Annotated[
+    Level, typer.Option(help="Exit with status 1 if a finding or the verdict is at least this severe.")
+]
 
 
 def add_options(command: Callable[..., None], *added: Parameter) -> None:

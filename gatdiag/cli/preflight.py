@@ -1,7 +1,7 @@
 """`gatdiag preflight`: before training, will this model train, and if not, why?
 
 The JSON document has the keys ``version`` (1), ``model`` and ``inputs``, as given on the command line, and those of
-`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state). NaN and infinity are null.
+`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state, reason, remarks). NaN and infinity are null.
 """
 
 from __future__ import annotations

@@ -12,25 +12,23 @@ string: the reason why the check could not be made.
     units            dead units, dropout, saturated attention
     rates            learning rate, clipping, weight decay
     non_finite       the operation that returned the first NaN or infinity
-    laws             laws that the gradients violate, c that the optimizer moves
+    laws             laws that the gradients violate, and how far the optimizer moved c
     generalization   overfitting
     symptoms         effects of any of these causes: a loss that does not fall, weights that never moved
 
-    causes       the table of all codes: title, figure, what would falsify it, and their order
-    thresholds   the table of thresholds, each with its reason
+    causes       the decorator `cause`, by which checks are declared, and their order
+    thresholds   limits, each declared with its reason where it is used
+    training     how a training went: the rule
     facts        what checks look at: the learning curve, norms by step and by layer; creates the findings
-    finding      Finding, its Evidence and its Remedy
+    finding      Finding and its Evidence
+    fixes        what removes a cause: prints itself, and is executed by `gatdiag.treat`
     verdict      Diagnosis: the ranked findings
-    remedy       code to paste, with the run's own numbers
+    remedy       fixes with the run's own names and numbers
     wording      numbers as text
 
-To add a finding, write
-
-    its check      `check_...` in the file of its failure mode
-    its entry      in `CHECKS` below, by its code
-    its row        in `CAUSES`, at its rank: what the findings of this code have in common
-    its limits     in `THRESHOLDS`, each with the reason for it
-    its test       on either side of its threshold, in `CASES` of ``tests/diagnosis/test_causes.py``
+To add a cause, write its check with the decorator `cause` in the file of its failure mode, and its test on either side
+of its limit, in `CASES` of ``tests/diagnosis/test_causes.py``. In a package of your own, an entry point of the group
+``gatdiag.causes`` names the module of the check; nothing else is needed.
 
 A fault in `tests/bank` then measures how often the finding is right, and how often it is a false alarm.
 
@@ -39,8 +37,8 @@ report these findings. Never imports torch.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 from gatdiag.diagnosis import (
     depth,
@@ -55,67 +53,49 @@ from gatdiag.diagnosis import (
     units,
     wiring,
 )
-from gatdiag.diagnosis.causes import CAUSES
+from gatdiag.diagnosis.causes import CAUSES, Cause, cause, load_plugins
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Action, Evidence, Finding, Severity
-from gatdiag.diagnosis.thresholds import THRESHOLDS
+from gatdiag.diagnosis.finding import (
+    HEALTHY,
+    SEVERITIES,
+    UNDETERMINED,
+    UNEXPLAINED,
+    Action,
+    Evidence,
+    Finding,
+    Severity,
+)
+from gatdiag.diagnosis.fixes import Manual, Remedy
+from gatdiag.diagnosis.thresholds import Limit
 from gatdiag.diagnosis.verdict import Diagnosis, rank_findings
 from gatdiag.run import Run, load
 
 __all__ = [
     "CAUSES",
-    "CHECKS",
     "HEALTHY",
     "SEVERITIES",
-    "THRESHOLDS",
+    "UNDETERMINED",
+    "UNEXPLAINED",
     "Action",
+    "Cause",
     "Diagnosis",
     "Evidence",
+    "Facts",
     "Finding",
+    "Limit",
+    "Manual",
+    "Remedy",
     "Severity",
+    "cause",
     "diagnose",
 ]
 
-Check: TypeAlias = Callable[[Facts], Finding | str | None]
+MODULES: Final = (
+    inputs, wiring, output, initialization, depth, units, rates, non_finite, laws, generalization, symptoms,
+)  # fmt: skip
+"""The files whose checks are known without an entry point."""
 
-CHECKS: Final[Mapping[str, Check]] = {
-    "input-nonfinite": inputs.check_non_finite,
-    "parameters-not-in-optimizer": wiring.check_optimizer,
-    "gradients-not-cleared": wiring.check_cleared,
-    "loss-broadcast": wiring.check_broadcast,
-    "no-training-signal": wiring.check_signal,
-    "nonfinite-operation": non_finite.check_non_finite,
-    "output-softmax-twice": output.check_softmax_twice,
-    "output-softmax-over-nodes": output.check_softmax_over_nodes,
-    "evaluation-mode": wiring.check_mode,
-    "input-constant": inputs.check_constant,
-    "input-scale": inputs.check_scale,
-    "init-too-large": initialization.check_too_large,
-    "init-unbalanced": initialization.check_balance,
-    "init-too-small": initialization.check_too_small,
-    "depth-exploding-gradient": depth.check_exploding,
-    "dropout-too-large": units.check_dropout,
-    "dead-units": units.check_dead_units,
-    "attention-saturated": units.check_attention,
-    "depth-vanishing-gradient": depth.check_vanishing,
-    "weight-decay-too-strong": rates.check_weight_decay,
-    "lr-too-large": rates.check_too_large,
-    "depth-oversmoothing": depth.check_oversmoothing,
-    "rank-collapse": depth.check_rank_collapse,
-    "parameters-without-gradient": wiring.check_gradients,
-    "clipping-too-tight": rates.check_clipping,
-    "lr-too-small": rates.check_too_small,
-    "output-relu": output.check_relu,
-    "input-without-edges": inputs.check_edges,
-    "overfitting": generalization.check_overfitting,
-    "law-broken": laws.check_laws,
-    "optimizer-breaks-conservation": laws.check_conservation,
-    "loss-not-falling": symptoms.check_loss,
-    "unchanged-weights": symptoms.check_unchanged_weights,
-    "small-steps": symptoms.check_small_steps,
-}
-
-BEFORE_TRAINING: Final = frozenset(code for code in CHECKS if not CAUSES[code].needs_training)
+BEFORE_TRAINING: Final = frozenset(code for code, one in CAUSES.items() if not one.needs_training)
 """Codes of the checks that can be made before training."""
 
 
@@ -126,8 +106,9 @@ def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
         run: A run, recorded or made of checkpoints, or its folder.
 
     Returns:
-        `verdict`, the most important finding, with code "healthy" if there is none; `findings`, ranked, each with its
-        symptoms, a remedy to paste and what would falsify it; `skipped`, the checks that could not be made, and why.
+        `verdict`, the most important finding or, without one, "healthy", "unexplained" (it fails, and no check says
+        why) or "undetermined" (too little was recorded to say); `findings`, ranked, each with a remedy to paste and
+        what would falsify it; `skipped`, the checks that could not be made, and why.
 
     Raises:
         InputError: The folder holds no run.
@@ -142,19 +123,22 @@ def diagnose(run: Run | str | os.PathLike[str]) -> Diagnosis:
 
 def run_checks(facts: Facts) -> Diagnosis:
     """Run all checks on a training, on checkpoints, or on the first steps before training."""
+    load_plugins()
     found: list[Finding] = []
     skipped: dict[str, str] = {}
-    for code, check in CHECKS.items():
-        result = "it shows only during training" if facts.is_preflight and code not in BEFORE_TRAINING else check(facts)
+    for code, one in CAUSES.items():
+        is_early = facts.is_preflight and one.needs_training and one.check is not None
+        result = "it shows only during training" if is_early else one.run(facts)
         if isinstance(result, str):
             skipped[code] = result
-        elif result is not None:
+        elif isinstance(result, Finding):
             found.append(result)
-    found += wiring.check_stored_gradients(facts)
-    found += units.check_dead_weights(facts)
-    return Diagnosis(tuple(rank_findings(found)), skipped, facts.state)
+        else:
+            found += result or ()
+    remarks = tuple(filter(None, [laws.drift_of_c(facts)]))
+    return Diagnosis(tuple(rank_findings(found)), skipped, *facts.course, remarks)
 
 
 def has_finding(facts: Facts, codes: Iterable[str]) -> bool:
     """True if one of these checks finds something, even a symptom of another finding."""
-    return any(isinstance(CHECKS[code](facts), Finding) for code in codes)
+    return any(isinstance(CAUSES[code].run(facts), Finding) for code in codes)

@@ -1,16 +1,29 @@
-"""The table of causes, a row for each code: its title, its figure, its remedy, and its place in the ranking.
+"""Causes, each declared where it is checked, by the decorator `cause`; others add theirs by an entry point.
 
-Findings are ranked by severity; of two with the same severity, the one that is higher in this table comes first. The
+Findings are ranked by severity; of two with the same severity, the one whose cause has the lower rank comes first. The
 order is: certain errors outside of the network, then what is there before the first step, then what training makes of
 it, last what is a matter of degree. A finding explains those below it, which are then listed as its symptoms. Nothing
 explains an independent finding, and a note explains no warning or error unless that is a symptom by nature.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from gatdiag.diagnosis.finding import Action, Remedy, Severity
+from gatdiag.diagnosis.finding import Finding, Remedy, Severity
+from gatdiag.diagnosis.thresholds import Limit, declare_limits
+from gatdiag.errors import InputError
+
+Result: TypeAlias = Finding | str | Iterable[Finding] | None
+Check: TypeAlias = Callable[[Any], Result]
+"""From `gatdiag.diagnosis.Facts` to the finding, the reason why the check cannot be made, or None."""
+
+ENTRY_POINTS: Final = "gatdiag.causes"
+_Function = TypeVar("_Function", bound=Check)
 
 
 @dataclass(frozen=True)
@@ -18,270 +31,126 @@ class Cause:
     """What all findings of one code have in common.
 
     Attributes:
+        code: A stable name.
         title: A short name, in the field's words.
-        why: Why it stands at this place of the table.
+        rank: Of two findings of the same severity, that with the lower rank comes first.
+        why: Why it has this rank.
         figure: The name of the figure that shows it, or "".
         falsified_by: An observation that would disprove it.
-        remedy: Code to paste, if it is the same for all runs.
+        remedy: What removes it, if that is the same for all runs.
         severity: Of all its findings; "by loss": follows from how well the training went; "certain": an error, or a
             warning if the network trains nevertheless.
+        needs: Functions of the facts that say why the check cannot be made, "" if it can.
         needs_training: It cannot be seen before the first step.
         is_independent: It is measured directly, whatever else is wrong, so that no other finding explains it.
         is_symptom: An effect, not a cause; as a note it is never reported by itself.
         below_if_late: The code below which it ranks if it arose in training and was not there from the start.
-        is_remark: It never keeps a network from training.
-        limits: The names of the thresholds that its findings name (`gatdiag.diagnosis.THRESHOLDS`).
+        limits: The names of the limits that its findings name.
+        check: The check; None if the check of another cause finds it.
+        text: What `gatdiag explain` says of it.
     """
 
+    code: str
     title: str
-    why: str
+    rank: float
+    why: str = ""
     figure: str = ""
     falsified_by: str = ""
     remedy: Remedy | None = None
     severity: Severity | Literal["by loss", "certain"] = "by loss"
+    needs: tuple[Callable[[Any], str], ...] = ()
     needs_training: bool = False
     is_independent: bool = False
     is_symptom: bool = False
     below_if_late: str = ""
-    is_remark: bool = False
     limits: tuple[str, ...] = ()
+    check: Check | None = None
+    text: str = ""
+
+    def run(self, facts: Any) -> Result:
+        """Make the check, unless something that it needs is missing."""
+        missing = next(filter(None, (need(facts) for need in self.needs)), "")
+        return missing or (None if self.check is None else self.check(facts))
 
 
-GLOROT: Final = Remedy(
-    'gatdiag.remedies.initialize_(model, "xavier_uniform")  # before training',
-    (Action("initialize", {"scheme": "xavier_uniform"}),),
-)
-_LEAKY: Final = Remedy(
-    f"{GLOROT.code}; this also sets biases to zero\n"
-    "gatdiag.remedies.leaky_relu_(model, 0.1)  # or use leaky_relu instead of relu in forward",
-    (*GLOROT.actions, Action("leaky_relu", {"slope": 0.1})),
-)
-_POSITIONS: Final = Remedy(
-    "data.x = torch.nn.functional.one_hot(\n"
-    "    torch_geometric.utils.degree(data.edge_index[1], data.num_nodes).long().clamp(max=63), 64).float()\n"
-    "# or: data = torch_geometric.transforms.AddLaplacianEigenvectorPE(16, attr_name='x')(data)"
-)
-_TINY_BATCH: Final = Remedy(
-    "# train on one batch of a few nodes: if the loss does not go to zero there, model, loss or labels are wrong"
-)
-_ANOMALY: Final = "torch.autograd.set_detect_anomaly(True) reports no operation, or the inputs contain NaN."
-_SHALLOW: Final = "A network of two layers, or one with skip connections, does not train either."
+_CAUSES: Final[dict[str, Cause]] = {}
+CAUSES: Final[Mapping[str, Cause]] = MappingProxyType(_CAUSES)
+"""Code -> its cause, in the order of ranks."""
 
-CAUSES: Final[Mapping[str, Cause]] = {
-    "input-nonfinite": Cause(
-        "NaN or infinity in the inputs", "NaN spreads from the inputs to everything", "training_curves",
-        "torch.isfinite(data.x).all() is True for the inputs that the model is called with.", severity="error",
-        is_independent=True,
-    ),
-    "parameters-not-in-optimizer": Cause(
-        "Parameters are not in the optimizer", "parameters that never move cause every symptom below",
-        "unchanged_fraction",
-        "The id() of every parameter in model.parameters() is among those in optimizer.param_groups.",
-        severity="certain",
-    ),
-    "gradients-not-cleared": Cause(
-        "Gradients are not cleared", "steps along sums of old gradients are too long and lag behind",
-        "training_curves", "Every p.grad is None or zero when loss.backward() is called.",
-        Remedy("optimizer.zero_grad()  # in every step, before loss.backward()", (Action("clear_gradients"),)),
-        severity="certain", needs_training=True,
-        limits=("stale",),
-    ),
-    "loss-broadcast": Cause(
-        "Outputs and targets are broadcast in the loss", "the gradient does not depend on a node's own target",
-        "training_curves", "out.shape == y.shape is True where the loss compares outputs and targets.",
-        Remedy("y = y.view_as(out)  # before the loss: [N, 1] - [N] is [N, N]"), severity="certain",
-        is_independent=True,
-        limits=("broadcast", "target-moves"),
-    ),
-    "no-training-signal": Cause(
-        "No training signal", "without a gradient nothing else can be judged", "gradient_norms",
-        "The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
-        Remedy("print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees"),
-        severity="error",
-        limits=("labels",),
-    ),
-    "nonfinite-operation": Cause(
-        "An operation returned NaN or infinity", "after the first NaN no measurement means anything", "overview",
-        _ANOMALY, severity="error",
-        limits=("size",),
-    ),
-    "non-finite": Cause(
-        "NaN or infinite values", "of checkpoints, which do not show where it came from", "overview", _ANOMALY,
-        severity="error",
-    ),
-    "output-softmax-twice": Cause(
-        "The loss expects logits but gets probabilities", "the slope of the inner softmax multiplies every gradient",
-        "training_curves", "The outputs that are passed to the loss are below 0 or above 1.",
-        Remedy("return x  # in forward, instead of x.softmax(-1) or x.sigmoid(): the loss applies it itself"),
-        severity="certain", is_independent=True,
-    ),
-    "output-softmax-over-nodes": Cause(
-        "Softmax over the nodes", "this loss stays high for any weights", "training_curves",
-        "out.exp().sum(-1) is 1 for each node.",
-        Remedy("return torch.log_softmax(x, dim=-1)  # in forward, instead of dim=0"), severity="certain",
-        is_independent=True,
-    ),
-    "evaluation-mode": Cause(
-        "Training in evaluation mode", "without normalization of batches, the causes below are another model's",
-        "training_curves", "With model.train() before each step the learning curve is the same.",
-        Remedy("model.train()  # at the start of each epoch, as evaluation leaves the model in evaluation mode"),
-        needs_training=True, is_independent=True,
-        limits=("batches",),
-    ),
-    "input-constant": Cause(
-        "All nodes have the same features", "rows that start alike stay alike", "smoothing_by_layer",
-        "The rows of the input differ: (data.x != data.x[0]).any() is True.", _POSITIONS, is_independent=True,
-        limits=("input-constant",),
-    ),
-    "input-scale": Cause(
-        "Inputs have an unusual scale", "outputs, gradients and curvature scale with the inputs",
-        "training_curves", "With standardized features the learning curve is the same.",
-        limits=("input-large", "input-huge", "input-small"),
-    ),
-    "init-too-large": Cause(
-        "Initial weights are too large", "outputs grow with the product of the norms", "overview",
-        "With Glorot initialization the first loss is just as high.", GLOROT,
-        limits=("gain-large", "gain-one", "chance"),
-    ),
-    "init-unbalanced": Cause(
-        "Neurons are out of balance from the start",
-        "stiff weights bound the learning rate, and the others cannot move at it", "balance",
-        "With a balanced initialization and everything else unchanged, the learning curve is the same.",
-        limits=("gain-jump", "imbalance", "shrink", "attention-still", "bound", "stiff"),
-    ),
-    "init-too-small": Cause(
-        "Initial weights are too small", "outputs and gradients shrink with the product of the norms", "overview",
-        "With Glorot initialization the gradients of the first layer are just as small.", GLOROT,
-        limits=("gain-small",),
-    ),
-    "depth-exploding-gradient": Cause(
-        "Gradients explode with depth", "a usual learning rate is too large for gradients that grow with depth",
-        "gradient_norms",
-        "With scaled branches, or a normalization after each layer, the first loss is just as high.",
-        limits=("explode", "explode-back", "jump"),
-    ),
-    "dropout-too-large": Cause(
-        "The dropout rate is too large", "units that dropout sets to zero are not dead", "training_curves",
-        "With a dropout rate of 0.5 the learning curve is the same.", needs_training=True,
-        limits=("dropout",),
-    ),
-    "dead-units": Cause(
-        "Dead units", "no gradient passes a dead unit", "overview",
-        "(x > 0).any(0) after the activation is True for most units.", _LEAKY, below_if_late="rank-collapse",
-        limits=("dead",),
-    ),
-    "attention-saturated": Cause(
-        "Attention is saturated", "the slope of a saturated softmax is zero", "overview",
-        "With attention scores divided by 10 the learning curve is the same.", below_if_late="rank-collapse",
-        limits=("one-hot", "entropy"),
-    ),
-    "depth-vanishing-gradient": Cause(
-        "Gradients vanish with depth", "without a gradient only weight decay moves weights", "gradient_norms",
-        "With skip connections around the hidden layers and everything else unchanged, the learning curve is the same.",
-        limits=("vanish", "vanish-alike"),
-    ),
-    "weight-decay-too-strong": Cause(
-        "Weight decay is too strong", "weights near zero shrink outputs and gradients", "training_curves",
-        needs_training=True,
-        limits=("decay", "shrunk"),
-    ),
-    "lr-too-large": Cause(
-        "The learning rate is too large", "a step that replaces the weights kills units and saturates softmaxes",
-        "training_curves",
-        limits=("step-large", "step-replaces", "jump", "jump-trained", "overshoot"),
-    ),
-    "depth-oversmoothing": Cause(
-        "Oversmoothing", "gradients of similar rows cancel", "smoothing_by_layer", _SHALLOW,
-        limits=("alike", "rank-low", "rank-one", "rank-few", "weights-alike"),
-    ),
-    "rank-collapse": Cause(
-        "Rank collapse", "as for oversmoothing", "smoothing_by_layer", _SHALLOW,
-        limits=("rank-one", "rank-few", "weights-alike"),
-    ),
-    "parameters-without-gradient": Cause(
-        "Parameters without a gradient", "what gets no gradient does not move", "gradient_norms",
-        "After loss.backward(), p.grad of these parameters is neither None nor zero.",
-    ),
-    "clipping-too-tight": Cause(
-        "Gradient clipping is too tight", "the bound, not the learning rate, makes the steps short", "training_curves",
-        "Without clipping the loss falls no faster.", needs_training=True, is_independent=True,
-        limits=("clip",),
-    ),
-    "lr-too-small": Cause(
-        "The learning rate is too small", "everything above makes steps short, too", "unchanged_fraction",
-        needs_training=True,
-        limits=("path", "pace", "faded"),
-    ),
-    "output-relu": Cause(
-        "The logits pass a ReLU", "a network trains in spite of it, but not as far", "training_curves",
-        "Without the ReLU the learning curve is the same.",
-        Remedy("return x  # in forward, instead of x.relu(): logits may be negative"), is_independent=True,
-    ),
-    "input-without-edges": Cause(
-        "No edges", "an MLP trains, too", "smoothing_by_layer",
-        "edge_index[:, edge_index[0] != edge_index[1]].unique() holds most of the nodes in the forward pass.",
-        Remedy(
-            "print(x.shape, edge_index.shape, edge_index.unique().numel())  # in forward: edge_index is [2, edges]\n"
-            "data = torch_geometric.data.Batch.from_data_list(graphs)  # joins graphs with the right node numbers"
-        ),
-        is_independent=True,
-        limits=("edges",),
-    ),
-    "dead-weights": Cause(
-        "Dead weights", "of checkpoints: rows of zeros",
-        falsified_by="The rows were pruned on purpose, or the inputs are padding.", is_independent=True,
-    ),
-    "unchanged-checkpoints": Cause(
-        "Weights that never moved", "of checkpoints, which do not show why", "unchanged_fraction", severity="warning",
-        is_independent=True,
-        limits=("unchanged",),
-    ),
-    "overflow": Cause(
-        "Overflow", "a symptom of large values, unless nothing explains them", "overview", _ANOMALY, severity="error",
-        is_symptom=True,
-        limits=("size",),
-    ),
-    "loss-not-falling": Cause(
-        "The loss does not fall", "a symptom, unless nothing explains it", "training_curves",
-        "The loss falls when training goes on.",
-        _TINY_BATCH,
-        severity="warning", needs_training=True, is_symptom=True,
-        limits=("fall", "jump", "steps"),
-    ),
-    "unchanged-weights": Cause(
-        "Weights that never moved", "a symptom", "unchanged_fraction", severity="note", needs_training=True,
-        is_symptom=True,
-        limits=("unchanged",),
-    ),
-    "small-steps": Cause(
-        "Steps are small", "a symptom", "unchanged_fraction", severity="note", needs_training=True, is_symptom=True,
-    ),
-    "overfitting": Cause(
-        "Overfitting", "the network trains", "training_curves",
-        "The gap stays with dropout and weight decay: then training and validation data differ.", severity="note",
-        needs_training=True,
-        limits=("gap", "fell", "rose"),
-    ),
-    "law-broken": Cause(
-        "Conservation laws do not hold", "a remark on the loss, not on training", "conservation",
-        "Without weight penalties and gradient hooks, delta is still not zero.",
-        Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
-        severity="note", is_independent=True,
-        limits=("law",),
-    ),
-    "optimizer-breaks-conservation": Cause(
-        "The optimizer does not conserve c", "a remark on the optimizer", "conservation",
-        "With plain gradient descent at a tenth of the learning rate c drifts just as far.",
-        Remedy("# nothing to do; torch.optim.SGD without momentum and weight decay, at a small rate, conserves c"),
-        severity="note", needs_training=True, is_independent=True, is_remark=True,
-        limits=("drift",),
-    ),
-}  # fmt: skip
 
-_RANKS: Final = {code: rank for rank, code in enumerate(CAUSES)}
+def cause(
+    code: str,
+    title: str,
+    *,
+    rank: float,
+    limits: Mapping[str, Limit] = MappingProxyType({}),
+    borrowed: Iterable[str] = (),
+    is_checked: bool = True,
+    **given: Any,
+) -> Callable[[_Function], _Function]:
+    """Declare a cause by its check, a function of `gatdiag.diagnosis.Facts`.
+
+    The check returns `Facts.finding(...)`, the reason why it cannot be made, or None if nothing is wrong. Its docstring
+    is what ``gatdiag explain CODE`` prints. A package of your own makes its causes known by an entry point of the group
+    ``gatdiag.causes`` that names the module.
+
+    Args:
+        code: A stable name that no other cause has.
+        title: A short name, in the field's words.
+        rank: Its place among findings of the same severity; ``gatdiag explain`` lists all in this order.
+        limits: Name -> the limits that it compares with, each with its reason.
+        borrowed: Names of limits of other causes.
+        is_checked: False if the check finds this cause beside another one.
+        **given: Other attributes of `Cause`.
+
+    Raises:
+        InputError: There is another cause of this code.
+
+    Example:
+        >>> @cause("tiny-width", "Very narrow layers", rank=105, limits={"width": Limit(4, "neurons of a layer")})
+        ... def check_width(facts):
+        ...     '''Layers of less than 4 neurons.'''
+        ...     return None
+        >>> CAUSES["tiny-width"].text
+        'Layers of less than 4 neurons.'
+        >>> remove("tiny-width")
+    """
+
+    def declare(check: _Function) -> _Function:
+        if code in _CAUSES:
+            raise InputError(f"there is a cause called {code!r} already: choose another code")
+        declare_limits(limits)
+        names, text = (*limits, *borrowed), " ".join((check.__doc__ or "").split())
+        own = check if is_checked else None
+        _CAUSES[code] = Cause(code, title, rank, limits=names, check=own, text=text if is_checked else "", **given)
+        _sort()
+        return check
+
+    return declare
+
+
+def _sort() -> None:
+    ordered = sorted(_CAUSES.values(), key=lambda one: one.rank)
+    _CAUSES.clear()
+    _CAUSES.update((one.code, one) for one in ordered)
+
+
+def remove(code: str) -> None:
+    """Forget a cause."""
+    del _CAUSES[code]
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules that entry points name; one that cannot be imported is a warning."""
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()
+        except Exception as error:
+            warnings.warn(f"the causes of {point.value} could not be loaded: {error!r}", stacklevel=2)
 
 
 def rank(code: str, *, is_late: bool = False) -> float:
-    """Position in the table; just below `below_if_late` if the finding arose in training."""
+    """Rank of a cause; just below `below_if_late` if the finding arose in training."""
     above = CAUSES[code].below_if_late if is_late else ""
-    return _RANKS[above] + 0.5 if above else _RANKS[code]
+    return CAUSES[above].rank + 0.5 if above else CAUSES[code].rank

@@ -4,12 +4,26 @@ import math
 from statistics import median_high
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.causes import GLOROT
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.fixes import GLOROT
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
+
+_SHALLOW = "A network of two layers, or one with skip connections, does not train either."
+
+declare_limits(
+    {
+        "arrives": Limit(
+            1,
+            "gradient of the first over that of the last hidden layer, before training: with skips 1.8 "
+            "to 21, without them and of low rank up to 0.3",
+        ),
+        "deep": Limit(4, "layers or more"),
+    }
+)
 
 _WIDER = Remedy("hidden_channels = 64  # a layer with one neuron passes on one number per node")
 _FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # two hops instead of many")
@@ -17,6 +31,21 @@ _RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidde
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
 
+@cause(
+    "depth-exploding-gradient",
+    "Gradients explode with depth",
+    rank=160,
+    why="a usual learning rate is too large for gradients that grow with depth",
+    figure="gradient_norms",
+    falsified_by="With scaled branches, or a normalization after each layer, the first loss is just as high.",
+    limits={
+        "explode": Limit(
+            30, "growth of the hidden outputs from first to last; healthy runs 0.12 to 10, faulty runs 7.8 to 3e7"
+        ),
+        "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
+        "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
+    },
+)
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
     norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
@@ -47,10 +76,25 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         f"above {threshold_text('jump')}.",
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
-        remedy=Remedy(f"{fix.code}\n# or: {scale}", fix.actions) if fix else Remedy(scale),
+        remedy=Remedy(*fix.fixes, f"# or: {scale}") if fix else Remedy(scale),
     )
 
 
+@cause(
+    "depth-vanishing-gradient",
+    "Gradients vanish with depth",
+    rank=200,
+    why="without a gradient only weight decay moves weights",
+    figure="gradient_norms",
+    falsified_by="With skip connections around the hidden layers and everything else unchanged, the learning curve is "
+    "the same.",
+    limits={
+        "vanish": Limit(
+            1e-3, "gradient of the first layer's output over the last's; healthy runs 0.023 to 28, faulty runs 3e-5"
+        ),
+        "vanish-alike": Limit(1e-5, "the same if rows are alike, which shrinks it, too"),
+    },
+)
 def check_vanishing(facts: Facts) -> Finding | str | None:
     """The gradient at the first layer's output is orders of magnitude below that at the last layer's."""
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
@@ -77,6 +121,23 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "depth-oversmoothing",
+    "Oversmoothing",
+    rank=230,
+    why="gradients of similar rows cancel",
+    figure="smoothing_by_layer",
+    falsified_by=_SHALLOW,
+    limits={
+        "alike": Limit(1e-2, "relative mu of the last layers; healthy runs 0.075 to 0.89, faulty runs 7e-8 to 9e-4"),
+        "rank-low": Limit(2.5, "effective rank of the first hidden output; usually 10 or more"),
+        "rank-one": Limit(
+            1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
+        ),
+        "rank-few": Limit(3, "effective rank, and an eighth of the first layer's, over at least eight layers"),
+        "weights-alike": Limit(0.99, "spectral over Frobenius norm of initial weights; usual 0.2 to 0.5, rank one: 1"),
+    },
+)
 def check_oversmoothing(facts: Facts) -> Finding | str | None:
     """Rows become alike, or multiples of one vector, over graph convolutions, while they keep their norm."""
     if not facts.profile("relative_mu"):
@@ -88,6 +149,15 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "rank-collapse",
+    "Rank collapse",
+    rank=240,
+    why="as for oversmoothing",
+    figure="smoothing_by_layer",
+    falsified_by=_SHALLOW,
+    borrowed=("rank-one", "rank-few", "weights-alike"),
+)
 def check_rank_collapse(facts: Facts) -> Finding | str | None:
     """All rows become multiples of one vector, without graph convolutions or within few layers."""
     if not facts.profile("effective_rank"):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import geometric_mean
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,14 +13,20 @@ from numpy.typing import NDArray
 
 from gatdiag.diagnosis.causes import CAUSES, Cause
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
+from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
 from gatdiag.quantities import TableName
-from gatdiag.roles import FEATURE
+from gatdiag.roles import FEATURE, ROOT
 from gatdiag.run import Run
 from gatdiag.summary import compared_score, is_of_checkpoints, logged_series, loss_name, score_names, scores
 
-Floats: TypeAlias = NDArray[np.float64]
-State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
+declare_limits(
+    {
+        "kept": Limit(0.9, "share of the loss of the best constant prediction that is gone, from the first step on"),
+        "same-loss": Limit(0.5, "relative difference of the loss and the cross-entropy of its rows with a gradient"),
+        "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
+    }
+)
 
 _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
@@ -68,7 +74,14 @@ class Facts:
 
     @cached_property
     def layers(self) -> list[dict[str, Any]]:
-        """The layers that took part in the forward pass, in order."""
+        """The layers that took part in the forward pass, in order.
+
+        Parameters of the model itself, such as the embedding of a virtual node, are no layer beside others.
+        """
+        return [layer for layer in self._used_layers if layer["name"] != ROOT] or self._used_layers
+
+    @property
+    def _used_layers(self) -> list[dict[str, Any]]:
         return [layer for layer in self.run.meta["structure"]["layers"] if layer.get("executed") is not False]
 
     @cached_property
@@ -172,7 +185,12 @@ class Facts:
 
     @cached_property
     def chance_loss(self) -> float:
-        """Loss of the best constant prediction: entropy of labels, variance of targets, or log of the class count."""
+        """Loss of the best constant prediction: entropy of labels, variance of targets, or log of the class count.
+
+        NaN for a loss that was ever negative, as neither cross-entropy nor squared errors are.
+        """
+        if len(self.finite_loss) and self.finite_loss.min() < 0:
+            return math.nan
         if self.broadcast_loss > 0:
             return self.broadcast_loss
         labels = np.asarray(self.output.get("labels") or [], float)
@@ -215,8 +233,7 @@ class Facts:
     @cached_property
     def last_loss(self) -> float:
         """Median of the finite losses of the last tenth of steps, or the last checkpoint's; NaN without a loss."""
-        last = 1 if self.is_of_checkpoints else max(3, len(self.finite_loss) // 10)
-        return median(self.finite_loss[-last:])
+        return median(self.finite_loss[-1:]) if self.is_of_checkpoints else last_level(self.finite_loss)
 
     @cached_property
     def progress(self) -> float:
@@ -242,45 +259,57 @@ class Facts:
             return math.nan
         return float(self.finite_loss.max()) / max(self.baseline_loss, self.first_loss)
 
-    @cached_property
+    @property
     def state(self) -> State:
         """How training went."""
-        if self.is_preflight:
-            return "untrained"
-        if self.is_of_checkpoints:  # they show how far training came, but not whether it is over
-            return "trained" if self.progress >= limit("trained") and not self.is_non_finite else "unknown"
-        if not len(self.loss):
-            return "unknown"
-        if self.is_non_finite:
-            return "failing"
-        if self.step_count < limit("steps") or not math.isfinite(self.progress):
-            return "unknown"
-        if self.progress >= limit("trained") or self.kept_progress >= limit("kept"):
-            return "trained"
-        predicts = self.has_high_accuracy or self.kept_progress >= limit("trained")
-        return "failing" if self.progress < limit("failing") and not predicts else "partly"
+        return self.course.state
 
     @cached_property
-    def has_high_accuracy(self) -> bool:
-        """The last accuracies, or AUCs, on all splits are at least halfway from chance to 1, even if the loss is high.
+    def course(self) -> Course:
+        """How training went, and what shows it; see `judge_course`."""
+        if self.is_preflight:
+            return Course("untrained", "")
+        if self.is_of_checkpoints:  # they show how far training came, but not whether it is over
+            has_come_far = self.progress >= limit("trained") and not self.is_non_finite
+            return Course("trained" if has_come_far else "unknown", "checkpoints hold no learning curve: record one")
+        if not len(self.run.steps):
+            return Course("unknown", "nothing was recorded")
+        if len(self.loss) and self.is_non_finite:
+            return Course("failing", "the loss became NaN or infinite")
+        if self.kept_progress >= limit("kept"):
+            return Course("trained", "the loss was low from the start")
+        known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
+        return judge_course(self.finite_loss, self.step_count, chance=self.chance_loss, path=self.path, scores=known)
 
-        Chance is the accuracy of a constant prediction: the share of the most frequent label, if labels were seen.
-        """
-        names = (
-            score_names(self.run).values() if self.class_count > 1 and compared_score(self.run) == "accuracy" else ()
-        )
-        last = [series[-1] for name in names if len(series := logged_series(self.run, name).to_numpy(float))]
-        labels = self.output.get("labels") or [1] * self.class_count
-        is_accurate = bool(last) and min(last) >= 0.5 * (1 + max(labels) / max(1, sum(labels)))
-        return is_accurate or (self.class_count > 1 and self._ranks_well)
+    @cached_property
+    def path(self) -> float:
+        """Sum over all steps of the norm of a step over the norm of the weights; NaN if it was not recorded."""
+        known = self.step_ratios[np.isfinite(self.step_ratios)]
+        return float(known.mean()) * self.step_count if len(known) else math.nan
 
     @property
-    def _ranks_well(self) -> bool:
-        """The last AUCs are at least halfway from 1/2 to 1, and have risen, as those of random weights may be high."""
-        logged = [logged_series(self.run, name).dropna().to_numpy() for name in scores(self.run).get("AUC", ())]
-        left = 1 - limit("failing")
-        known = [series for series in logged if len(series)]
-        return bool(known) and all(one[-1] >= 0.75 and 1 - one[-1] <= left * (1 - one[0]) for one in known)
+    def predicts_well(self) -> bool:
+        """The logged scores of all splits are good, even if the loss is high."""
+        return bool(self.score_shares) and min(self.score_shares) >= limit("good-score")
+
+    @cached_property
+    def score_shares(self) -> tuple[float, ...]:
+        """Where the last accuracy or AUC of each split is on the way from chance (0) to perfect (1), of the better."""
+        kinds = [one for one in (self._accuracy_shares(), self._auc_shares()) if one]
+        return max(kinds, key=min, default=())
+
+    def _accuracy_shares(self) -> tuple[float, ...]:
+        """Chance is the accuracy of a constant prediction: the share of the most frequent label, if they were seen."""
+        if self.class_count < 2 or compared_score(self.run) != "accuracy":
+            return ()
+        labels = self.output.get("labels") or [1] * self.class_count
+        chance = min(0.99, max(labels) / max(1, sum(labels)))
+        logged = [logged_series(self.run, name).to_numpy(float) for name in score_names(self.run).values()]
+        return tuple((float(one[-1]) - chance) / (1 - chance) for one in logged if len(one) and math.isfinite(one[-1]))
+
+    def _auc_shares(self) -> tuple[float, ...]:
+        logged = [logged_series(self.run, name).dropna().to_numpy(float) for name in scores(self.run).get("AUC", ())]
+        return tuple(_share_of_auc(one) for one in logged if len(one))
 
     @cached_property
     def is_learning(self) -> bool:
@@ -288,6 +317,11 @@ class Facts:
         best = self.finite_loss.min() if len(self.finite_loss) else math.nan
         has_begun = self.is_preflight and not self.is_non_finite and 1 - best / self.baseline_loss > limit("fall")
         return self.state == "trained" or bool(has_begun)
+
+    @property
+    def severity_of_start(self) -> Severity | None:
+        """Severity of initial weights: a note once the loss has clearly fallen, as then the network learns."""
+        return "note" if self.progress > 2 * limit("fall") and not self.is_non_finite else None
 
     @cached_property
     def severity(self) -> Severity:
@@ -314,7 +348,7 @@ class Facts:
             given: Other attributes of `Finding`.
         """
         row = CAUSES[code]
-        fix = remedy or row.remedy or Remedy("")
+        fix = remedy or row.remedy or Remedy()
         known = tuple(one for one in evidence if not math.isnan(one.value))
         more = {name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "falsified_by")}
         severity = severity or self._severity_of(row)
@@ -322,7 +356,7 @@ class Facts:
 
     def _severity_of(self, row: Cause) -> Severity:
         if row.severity == "certain":
-            return "warning" if self.state == "trained" or self.has_high_accuracy else "error"
+            return "warning" if self.state == "trained" or self.predicts_well else "error"
         return self.severity if row.severity == "by loss" else row.severity
 
     # --- what changed -------------------------------------------------------------------------------------------------
@@ -360,6 +394,12 @@ class Facts:
         rows = np.searchsorted(self.parameter_steps, frame["step"].to_numpy())
         grid[rows, pd.factorize(frame["parameter"])[0]] = frame[column].to_numpy(float)
         return grid
+
+    @cached_property
+    def weight_count(self) -> int:
+        """Number of weights of the parameters in the table `parameters`."""
+        known = (self.parameters[name] for name in self.parameter_names if name in self.parameters)
+        return sum(math.prod(parameter["shape"]) for parameter in known)
 
     @cached_property
     def norms(self) -> Floats:
@@ -470,7 +510,7 @@ class Facts:
         """
         first = values_at_step(self.run.parameters, "parameter", "norm")
         found: dict[str, list[float]] = {}
-        for layer in self.layers:
+        for layer in self._used_layers:
             if layer.get("kind") in ("Embedding", "EmbeddingBag"):
                 continue
             for name, (rows, columns) in matrices(layer).items():
@@ -478,6 +518,13 @@ class Facts:
                 if 0 < (gain := first.get(name, math.nan) / size) < math.inf:
                     found.setdefault(layer["name"], []).append(gain)
         return {name: geometric_mean(values) for name, values in found.items()}
+
+
+def _share_of_auc(values: Floats) -> float:
+    """Of a medium AUC that has not risen less than half, as that of random weights may be that high."""
+    share = 2 * float(values[-1]) - 1
+    has_risen = 1 - values[-1] <= (1 - limit("failing")) * (1 - values[0])
+    return share if has_risen or values[-1] >= limit("auc") else min(share, limit("good-score") - 0.01)
 
 
 def is_conv(layer: Mapping[str, Any]) -> bool:

@@ -1,15 +1,26 @@
 """A finding: what is wrong with a training, the evidence, and what to do."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
 
+from gatdiag.diagnosis.fixes import Action, Manual, Remedy
 from gatdiag.diagnosis.wording import number, plain
+
+__all__ = [
+    "HEALTHY", "SEVERITIES", "UNDETERMINED", "UNEXPLAINED", "Action", "Evidence", "Finding", "Manual", "Remedy",
+    "Severity",
+]  # fmt: skip
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 HEALTHY: Final = "healthy"
+"""Code of the verdict of a training that trained, and in which nothing was found."""
+UNEXPLAINED: Final = "unexplained"
+"""Code of the verdict of a training that fails, and no check says why."""
+UNDETERMINED: Final = "undetermined"
+"""Code of the verdict where too little was recorded to say whether it trained."""
 
 
 @dataclass(frozen=True)
@@ -25,35 +36,6 @@ class Evidence:
     what: str
     value: float
     unit: str = ""
-
-
-@dataclass(frozen=True)
-class Action:
-    """One change that `gatdiag.treat` can make by itself, as data.
-
-    Attributes:
-        name: A stable name, a key of `gatdiag.treatment.ACTIONS`.
-        settings: Keyword arguments of the action.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """The action as a call.
-
-        Example:
-            >>> print(Action("weight_decay", {"value": 5e-4}))
-            weight_decay(value=0.0005)
-        """
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
-
-
-class Remedy(NamedTuple):
-    """What removes a cause: code to paste, and those of its changes that `gatdiag.treat` can make by itself."""
-
-    code: str
-    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +58,7 @@ class Finding:
         actions: The changes of `remedy` that `gatdiag.treat` can make by itself, in order; empty if only the user's
             code can be changed (a loss, a mask, a call that clips gradients).
         falsified_by: An observation that would disprove the finding.
-        symptoms: Other findings that this one explains.
+        symptoms: Other findings that this one, if it is right, may bring about.
     """
 
     code: str
@@ -95,9 +77,9 @@ class Finding:
     symptoms: tuple["Finding", ...] = ()
 
     @property
-    def is_problem(self) -> bool:
-        """False for the verdict "healthy"."""
-        return self.code != HEALTHY
+    def is_cause(self) -> bool:
+        """False for the verdicts "healthy", "unexplained" and "undetermined"."""
+        return self.code not in (HEALTHY, UNEXPLAINED, UNDETERMINED)
 
     def __str__(self) -> str:
         """Severity, title, text and code, in a line.
@@ -107,7 +89,7 @@ class Finding:
             error: Dead units: They stay dead. [dead-units]
         """
         text = f"{self.severity}: {self.title}: {self.text} [{self.code}]"
-        return plain(text if self.is_problem else f"{self.title}. {self.text}")
+        return plain(text if self.is_cause else f"{self.title}. {self.text}")
 
     def details(self) -> Iterator[str]:
         """Yield lines with the evidence, the code to paste and what would falsify the finding."""

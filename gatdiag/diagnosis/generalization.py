@@ -6,24 +6,47 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.diagnosis import remedy
-from gatdiag.diagnosis.facts import Facts, Floats, median
+from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import logged_series, score_names, split
 
+UNCOMPARED = "no training score was logged to compare"  # start of the reason that the check gives
 
+
+@cause(
+    "overfitting",
+    "Overfitting",
+    rank=360,
+    why="the network trains",
+    figure="training_curves",
+    falsified_by="The gap stays with dropout and weight decay: then training and validation data differ.",
+    severity="note",
+    needs_training=True,
+    limits={
+        "gap": Limit(0.33, "training minus validation score"),
+        "fell": Limit(0.08, "of the best validation score: it was better before"),
+        "rose": Limit(0.5, "rise of the validation loss from its lowest value, over the first value"),
+    },
+)
 def check_overfitting(facts: Facts) -> Finding | str | None:
     """Training score far above the validation score, or a validation score or loss that was much better before."""
     names = score_names(facts.run)
     loss = next((name for name in facts.run.logged_names if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
         return "no validation score and no validation loss was logged"
+    if facts.state == "unknown":
+        return f"whether the network trains is not known: {facts.course.reason}"
     if facts.state not in ("trained", "partly"):
         return None
     train, val, losses = (_values(facts, name) for name in (names.get("train"), names.get("val"), loss))
     gap, fell, rose = median(train[-5:]) - median(val[-5:]), _fall(val), _rise(losses)
     if not (gap > limit("gap") or fell > limit("fell") or rose > limit("rose")):
+        if not len(train) and len(val) and 1 - (last := _as_share(median(val[-5:]))) > limit("gap"):
+            return f"{UNCOMPARED} with {names['val']}, which is {number(last)}"
         return None if np.isfinite([gap, fell, rose]).any() else "too few validation scores or losses were logged"
     what = f"the validation score is {number(gap)} below the training score"
     if fell > limit("fell"):
@@ -48,6 +71,10 @@ def check_overfitting(facts: Facts) -> Finding | str | None:
 
 def _values(facts: Facts, name: str | None) -> Floats:
     return logged_series(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+
+
+def _as_share(score: float) -> float:
+    return score / 100 if score > 1.5 else score  # percentages
 
 
 def _fall(values: Floats) -> float:

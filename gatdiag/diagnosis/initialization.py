@@ -10,22 +10,53 @@ from statistics import geometric_mean
 import numpy as np
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.laws import STOPPED, reason_without_laws, relative_to_weights
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.summary import has_role
 
+declare_limits(
+    {
+        "norm-stays": Limit(0.03, "of the first layer's output norm: below, outputs vanish rather than become alike"),
+        "stuck": Limit(1e-3, "norm of a step over norm of the weights; 1,000 such steps would replace the weights"),
+        "adam": Limit(
+            16,
+            "layers: from here on, balanced weights train in thousands of steps of gradient descent, and "
+            "in hundreds of Adam",
+        ),
+        "linear": Limit(0.02, "overshoot: the slope is the same along the whole step"),
+    }
+)
+
 NEEDS_STEPS = "checkpoints do not show how far a step moves the weights: record the training"
 _ATTENTION_PACE = "update ratio of attention over that of features, deeper half of the layers"
 _NOT_RECORDED = "no initial norm of a feature weight was recorded"
 
 
+@cause(
+    "init-too-large",
+    "Initial weights are too large",
+    rank=130,
+    why="outputs grow with the product of the norms",
+    figure="overview",
+    falsified_by="With Glorot initialization the first loss is just as high.",
+    remedy=GLOROT,
+    limits={
+        "gain-large": Limit(
+            4, "times Glorot's norm, geometric mean over layers; usual initializations are within 0.28 to 2.5"
+        ),
+        "gain-one": Limit(12, "times Glorot's norm in one layer, without a small layer to make up for it"),
+        "chance": Limit(3, "times the loss of the best constant prediction at the first step"),
+    },
+)
 def check_too_large(facts: Facts) -> Finding | str | None:
     """Initial weights far above Glorot's, and a first loss far above that of a constant prediction."""
     gains = facts.gains
@@ -50,6 +81,16 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "init-too-small",
+    "Initial weights are too small",
+    rank=150,
+    why="outputs and gradients shrink with the product of the norms",
+    figure="overview",
+    falsified_by="With Glorot initialization the gradients of the first layer are just as small.",
+    remedy=GLOROT,
+    limits={"gain-small": Limit(0.15, "times Glorot's norm, geometric mean over layers; faulty runs 6e-4 to 0.02")},
+)
 def check_too_small(facts: Facts) -> Finding | str | None:
     """Initial weights far below Glorot's."""
     gains = facts.gains
@@ -69,10 +110,42 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
         threshold=f"Flagged below {threshold_text('gain-small')}.",
         layers=tuple(name for name in gains if gains[name] < limit("gain-small")),
+        severity=facts.severity_of_start,
         steps=(0,),
     )
 
 
+@cause(
+    "init-unbalanced",
+    "Neurons are out of balance from the start",
+    rank=140,
+    why="stiff weights bound the learning rate, and the others cannot move at it",
+    figure="balance",
+    falsified_by="With a balanced initialization and everything else unchanged, the learning curve is the same.",
+    limits={
+        "gain-jump": Limit(
+            20,
+            "factor from layer to layer; healthy runs 1 to 3.5, faulty runs 104; relative gradients "
+            "differ by its square",
+        ),
+        "imbalance": Limit(
+            0.01, "|c| over the squared norms that make it up; random weights 0.3 and more, balanced ones 1e-7"
+        ),
+        "shrink": Limit(
+            1e-2, "norm of the last hidden outputs over the first's, in attention layers with usual weights"
+        ),
+        "attention-still": Limit(
+            0.01,
+            "update ratio of attention over that of features, deeper half; balanced 50, usual 0.5, stuck below 1e-3",
+        ),
+        "bound": Limit(
+            2.4e-3,
+            "norm of a step with overshoot 2 over norm of the weights; deep attention networks that train 9e-3 and "
+            "more, stuck ones 6e-4",
+        ),
+        "stiff": Limit(0.1, "overshoot: the learning rate cannot be raised ten times although nothing moves"),
+    },
+)
 def check_balance(facts: Facts) -> Finding | str | None:
     """Norms that alternate from layer to layer or among neurons, or a deep attention network that cannot move."""
     gains = list(facts.gains.values())
@@ -238,5 +311,5 @@ def _balanced_weights(facts: Facts) -> Remedy:
     fresh = remedy.balanced_initialization(facts)
     is_deep = len(facts.gains) >= limit("adam") and has_role(facts.run, ATTENTION)
     if not facts.groups or facts.is_adam or not is_deep:
-        return fresh
-    return Remedy(f"{fresh.code}\n{remedy.adam_line(facts)}  # {remedy.REPLACES}", fresh.actions)
+        return Remedy(fresh)
+    return Remedy(fresh, remedy.use_adam(facts))

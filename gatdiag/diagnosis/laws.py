@@ -1,4 +1,4 @@
-"""Conservation laws: laws that the gradients violate, and c that the optimizer moves."""
+"""Conservation laws: laws that the gradients violate, and how far the optimizer moved c."""
 
 import math
 from typing import Any
@@ -6,14 +6,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding
-from gatdiag.diagnosis.thresholds import limit, threshold_text
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import role_series
+
+declare_limits(
+    {
+        "drift": Limit(0.1, "change of c over the squared norms that make it up"),
+    }
+)
 
 STOPPED = "the search was stopped"  # part of the reason that the recorder gives if it took too long
 _ROUNDING = 1e-6  # of a norm
@@ -26,6 +33,22 @@ def reason_without_laws(facts: Facts) -> str:
     return "no conservation laws were recorded" + (f": {error}" if error else "")
 
 
+@cause(
+    "law-broken",
+    "Conservation laws do not hold",
+    rank=370,
+    why="a remark on the loss, not on training",
+    figure="conservation",
+    falsified_by="Without weight penalties and gradient hooks, delta is still not zero.",
+    remedy=Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
+    severity="note",
+    is_independent=True,
+    limits={
+        "law": Limit(
+            1e-5, "|c - predicted c| over the squared norms that make c up; healthy runs 2e-7, faulty runs 9e-4"
+        )
+    },
+)
 def check_laws(facts: Facts) -> Finding | str | None:
     """Laws that the gradients of training violate: dropped by the recorder at the first step, or violated later."""
     dropped = [one for one in facts.run.meta["laws"]["excluded"] if one["reason"].startswith(_DISPROVED)]
@@ -97,36 +120,25 @@ def _check_predicted_c(facts: Facts) -> Finding | str | None:
     )
 
 
-def check_conservation(facts: Facts) -> Finding | str | None:
-    """Drift of c, which gradient flow would conserve, and the share of it that the optimizer's steps predict."""
-    neurons = facts.run.neurons
-    if not len(neurons):
-        return reason_without_laws(facts)
+def drift_of_c(facts: Facts) -> str:
+    """A remark on how far the optimizer moved c, which gradient flow would conserve; "" where it hardly did."""
     found = facts.first_and_last("neurons", "c")
-    if isinstance(found, str):
-        return found
+    if isinstance(found, str) or len(found[0]) != len(found[1]):
+        return ""
     first, last = found
-    if len(first) != len(last):
-        return "c was not recorded for the same laws at the first and the last step"
     with np.errstate(invalid="ignore"):  # infinity less infinity
         moved = pd.Series(last["c"].to_numpy() - first["c"].to_numpy(), last.index)
     drift = relative_to_weights(facts.run, last, moved, first=True)
-    if not drift:
-        return "norms of the weights were not recorded"
-    worst = max(drift, key=drift.__getitem__)
+    worst = max(drift, key=drift.__getitem__, default="")
     reason = _drift_sources(facts)
-    if not drift[worst] > limit("drift") or not reason:
-        return None
-    return facts.finding(
-        "optimizer-breaks-conservation",
+    if not worst or not drift[worst] > limit("drift") or not reason:
+        return ""
+    share = _predicted_share(facts.run.neurons)
+    predicted = f", of which the optimizer's steps predict {percent(share)}" if math.isfinite(share) else ""
+    return (
         "Gradient descent with small steps conserves c, the balance of each neuron's incoming and outgoing weights. "
-        f"Here {reason} moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}: an "
-        "initial balance does not last, and an initial imbalance may disappear.",
-        Evidence("change of c over the squared norms that make it up", drift[worst]),
-        Evidence("share of the drift that the optimizer's steps predict", _predicted_share(neurons)),
-        threshold=f"Flagged above {threshold_text('drift')}.",
-        layers=tuple(layer for layer in drift if drift[layer] > limit("drift")),
-        steps=(int(first["step"].iloc[0]), int(last["step"].iloc[0])),
+        f"Here {reason} moved it by {number(drift[worst])} times their squared norms in layer {short(worst)}"
+        f"{predicted}: an initial balance does not last, and an initial imbalance may disappear."
     )
 
 

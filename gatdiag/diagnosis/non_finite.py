@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, largest
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, short
+
+_NO_ANOMALY = "torch.autograd.set_detect_anomaly(True) reports no operation, or the inputs contain NaN."
 
 _COUNTS = {  # place, in the order of a step -> table and column in which its NaN and infinities are counted
     "weight": ("parameter", "non_finite"),
@@ -39,6 +42,38 @@ class _First(NamedTuple):
     entries: int = 0
 
 
+@cause(
+    "nonfinite-operation",
+    "An operation returned NaN or infinity",
+    rank=60,
+    why="after the first NaN no measurement means anything",
+    figure="overview",
+    falsified_by=_NO_ANOMALY,
+    severity="error",
+    limits={"size": Limit(1e6, "values before the first NaN: an overflow has another cause than an invalid operation")},
+)
+@cause(
+    "non-finite",
+    "NaN or infinite values",
+    rank=70,
+    why="of checkpoints, which do not show where it came from",
+    figure="overview",
+    falsified_by=_NO_ANOMALY,
+    severity="error",
+    is_checked=False,
+)
+@cause(
+    "overflow",
+    "Overflow",
+    rank=320,
+    why="a symptom of large values, unless nothing explains them",
+    figure="overview",
+    falsified_by=_NO_ANOMALY,
+    severity="error",
+    is_symptom=True,
+    borrowed=("size",),
+    is_checked=False,
+)
 def check_non_finite(facts: Facts) -> Finding | None:
     """The first value that is not finite: code "nonfinite-operation", or "overflow" if values had grown before."""
     first = _first(facts)

@@ -1,8 +1,15 @@
 """The model's output and the loss: what is passed to a loss that expects logits or log-probabilities."""
 
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
+
+declare_limits(
+    {
+        "criterion": Limit(0.5, "share of the steps whose dL/dout is that of the criterion"),
+    }
+)
 
 _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
     "cross-entropy": ("cross_entropy", "softmax"),
@@ -16,6 +23,17 @@ _EXACT = (
 )
 
 
+@cause(
+    "output-softmax-twice",
+    "The loss expects logits but gets probabilities",
+    rank=80,
+    why="the slope of the inner softmax multiplies every gradient",
+    figure="training_curves",
+    falsified_by="The outputs that are passed to the loss are below 0 or above 1.",
+    remedy=Remedy("return x  # in forward, instead of x.softmax(-1) or x.sigmoid(): the loss applies it itself"),
+    severity="certain",
+    is_independent=True,
+)
 def check_softmax_twice(facts: Facts) -> Finding | str | None:
     """Outputs are probabilities, but dL/dout is the gradient of a loss that expects logits or log-probabilities."""
     name, reason = _criterion(facts)
@@ -47,6 +65,17 @@ def check_softmax_twice(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "output-softmax-over-nodes",
+    "Softmax over the nodes",
+    rank=90,
+    why="this loss stays high for any weights",
+    figure="training_curves",
+    falsified_by="out.exp().sum(-1) is 1 for each node.",
+    remedy=Remedy("return torch.log_softmax(x, dim=-1)  # in forward, instead of dim=0"),
+    severity="certain",
+    is_independent=True,
+)
 def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
     """The output of log_softmax over dim=0, where nll_loss expects the log-probabilities of each node's classes.
 
@@ -66,6 +95,16 @@ def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "output-relu",
+    "The logits pass a ReLU",
+    rank=280,
+    why="a network trains in spite of it, but not as far",
+    figure="training_curves",
+    falsified_by="Without the ReLU the learning curve is the same.",
+    remedy=Remedy("return x  # in forward, instead of x.relu(): logits may be negative"),
+    is_independent=True,
+)
 def check_relu(facts: Facts) -> Finding | str | None:
     """The logits passed through ReLU."""
     name, reason = _criterion(facts)

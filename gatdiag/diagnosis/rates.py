@@ -6,20 +6,52 @@ from typing import Final
 import numpy as np
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.fixes import USUAL_EPS
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
+
+declare_limits(
+    {
+        "sure": Limit(50, "steps before a verdict that depends on the loss is an error"),
+        "slow": Limit(1e-3, "of the first loss per step: at this pace it takes 1,000 steps"),
+        "uneven": Limit(30, "the fastest layer's step over the median layer's: then the rate is not the cause"),
+        "adam-eps": Limit(1e3, "times eps: above it, Adam divides the bound out again"),
+    }
+)
 
 _EARLY: Final = 20  # steps
 _USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
 _MOST: Final = 1.0  # largest learning rate that is proposed in place of a smaller one
+_GUESS: Final = 0.01  # learning rate that is proposed where nothing bounds it
 _LEAST: Final = 1e-3  # the same, lower bound for a learning rate proposed in place of a larger one
 _NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps in a row on the same batch"
 _NOT_RECORDED = "no update ratio was recorded"
 
 
+@cause(
+    "lr-too-large",
+    "The learning rate is too large",
+    rank=220,
+    why="a step that replaces the weights kills units and saturates softmaxes",
+    figure="training_curves",
+    limits={
+        "step-large": Limit(
+            0.5, "norm of a step over norm of the weights; healthy runs 6e-4 to 0.53, faulty runs 2.1 to 9e6"
+        ),
+        "step-replaces": Limit(1, "norm of an early step over norm of the weights: it replaces them"),
+        "jump-trained": Limit(
+            100,
+            "times the loss of the best constant prediction, if it came back and the network trains, or trains partly "
+            "and no early step replaced the weights",
+        ),
+        "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
+    },
+    borrowed=("jump",),
+)
 def check_too_large(facts: Facts) -> Finding | str | None:
     """Steps that overshoot the minimum along them, or replace the weights, and a loss that jumps or units that die."""
     if facts.is_of_checkpoints or not len(facts.step_ratios):
@@ -69,7 +101,7 @@ def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
 
 def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.initial_learning_rate(facts)
-    better = _smaller_rate(facts, lr)
+    better, guess = _smaller_rate(facts, lr)
     effect = "the loss does not settle"
     if facts.is_non_finite:
         effect = "the loss became NaN or infinite"
@@ -86,25 +118,52 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),
-        remedy=remedy.change_learning_rate(facts, better),
+        remedy=remedy.change_learning_rate(facts, better, guess),
         falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
     )
 
 
-def _smaller_rate(facts: Facts, lr: float) -> float:
-    """The learning rate at which the first step does not pass the minimum along it, and has a usual norm.
+def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
+    """The largest learning rate at which the first step is stable, as far as it was measured, and a remark if not.
 
-    Later steps are not telling once the weights have been replaced. Momentum makes steps longer later, by
-    1 / (1 - momentum).
+    The first step must not pass the minimum along it, and must have a usual norm. Later steps are not telling once the
+    weights have been replaced. Momentum makes steps longer later, by 1 / (1 - momentum).
     """
-    first_step = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    first_step = _first_step(facts, lr)
     damping = 1 - facts.setting("momentum")
     by_norm = _USUAL * damping / first_step if first_step > _USUAL * damping else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
     known = [one for one in (by_norm, 1 / over) if math.isfinite(one)]
-    return remedy.round_to_one_digit(lr * max(min(known, default=0.1), _LEAST * damping / max(first_step, _LEAST)))
+    if not known:
+        return min(0.1 * lr, _GUESS), "# a first guess, as no step was recorded that bounds it"
+    return remedy.round_to_one_digit(lr * max(min(known), _LEAST * damping / max(first_step, _LEAST))), ""
 
 
+def _first_step(facts: Facts, lr: float) -> float:
+    """Norm of the first step over that of the weights: as recorded, or else what the first gradient makes of it."""
+    recorded = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
+    if not len(facts.norms) or not facts.total_norm[0] > 0:
+        return recorded
+    gradient = float(np.sqrt(np.nansum(facts.gradient_norms[0] ** 2)))
+    if facts.is_adam:  # its first step moves each weight by the learning rate
+        gradient = math.sqrt(facts.weight_count) * (gradient > 0)
+    predicted = lr * gradient / float(facts.total_norm[0])
+    return max((value for value in (recorded, predicted) if math.isfinite(value)), default=math.nan)
+
+
+@cause(
+    "lr-too-small",
+    "The learning rate is too small",
+    rank=270,
+    why="everything above makes steps short, too",
+    figure="unchanged_fraction",
+    needs_training=True,
+    limits={
+        "path": Limit(0.3, "sum of step norms over weight norms; healthy runs 0.086 to 5.3, faulty runs 7e-4 to 0.1"),
+        "pace": Limit(2e-4, "norm of a step over norm of the weights, mean over the run"),
+        "faded": Limit(1e-2, "of the largest learning rate in most of the run"),
+    },
+)
 def check_too_small(facts: Facts) -> Finding | str | None:
     """Steps so short that the slope does not change along them, and that hardly change the weights in total."""
     if facts.is_of_checkpoints or not np.isfinite(facts.step_ratios).any():
@@ -128,15 +187,15 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
     fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     if better > _MOST and not facts.is_adam:
-        fix, instead = Remedy(f"{remedy.adam_line(facts)}  # {remedy.REPLACES}"), "Adam"
+        fix, instead = Remedy(remedy.use_adam(facts)), "Adam"
         remark = (
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
         )
     eps = facts.setting("eps") if facts.is_adam else 0.0
-    if eps > remedy.USUAL_EPS and eps > (size := _gradient_rms(facts)):
+    if eps > USUAL_EPS and eps > (size := _gradient_rms(facts)):
         remark = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
-        fix = Remedy(f"{fix.code}\n# or keep the learning rate and set eps={remedy.USUAL_EPS:g}", fix.actions)
+        fix = Remedy(*fix.fixes, f"# or keep the learning rate and set eps={USUAL_EPS:g}")
     return facts.finding(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
@@ -153,9 +212,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
 
 def _gradient_rms(facts: Facts) -> float:
     """Root mean square of the gradient over all weights, median over the steps."""
-    known = (facts.parameters[name] for name in facts.parameter_names if name in facts.parameters)
-    count = sum(math.prod(parameter["shape"]) for parameter in known)
-    return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, count))
+    return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, facts.weight_count))
 
 
 def _early_decay(facts: Facts) -> Finding | None:
@@ -173,11 +230,7 @@ def _early_decay(facts: Facts) -> Finding | None:
         threshold=f"Flagged below {threshold_text('faded')}.",
         steps=(0, facts.step_count - 1),
         figure="training_curves",
-        remedy=Remedy(
-            f"for group in optimizer.param_groups:\n    group['lr'] = {top:g}  # after scheduler.step(), or "
-            "instead of the scheduler",
-            (Action("constant_rate", {"value": top}),),
-        ),
+        remedy=Remedy(Action("constant_rate", {"value": top})),
         falsified_by="With a constant learning rate the loss does not fall further.",
     )
 
@@ -198,6 +251,19 @@ def _is_uneven(facts: Facts) -> bool:
     return bool(len(pace) > 3 and pace.max() > limit("uneven") * np.median(pace))
 
 
+@cause(
+    "clipping-too-tight",
+    "Gradient clipping is too tight",
+    rank=260,
+    why="the bound, not the learning rate, makes the steps short",
+    figure="training_curves",
+    falsified_by="Without clipping the loss falls no faster.",
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "clip": Limit(0.1, "gradient norm after over before clipping, median; healthy runs 1, faulty runs 3e-9 to 2e-3")
+    },
+)
 def check_clipping(facts: Facts) -> Finding | str | None:
     """Clipping that leaves almost nothing of the usual gradient."""
     after, before = facts.steps_column("gradient_norm"), facts.steps_column("gradient_norm_before_clipping")
@@ -227,6 +293,20 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "weight-decay-too-strong",
+    "Weight decay is too strong",
+    rank=210,
+    why="weights near zero shrink outputs and gradients",
+    figure="training_curves",
+    needs_training=True,
+    limits={
+        "decay": Limit(0.5, "pull of the decay over that of the gradient; they are in equilibrium at 1"),
+        "shrunk": Limit(
+            0.5, "norm of the weights at the end over the start; healthy runs 0.36 to 3.6, faulty runs 0.001 to 0.6"
+        ),
+    },
+)
 def check_weight_decay(facts: Facts) -> Finding | str | None:
     """Weight decay that pulls the weights towards zero about as hard as the gradient moves them."""
     decay = facts.setting("weight_decay")
@@ -236,7 +316,7 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         return None
     if isinstance(found := facts.first_and_last("parameters", "norm"), str):
         return found
-    if facts.total_norm[0] == 0:
+    if facts.total_norm[0] == 0 or facts.step_count < limit("steps"):
         return None
     rate = remedy.initial_learning_rate(facts)
     shrunk = float(facts.total_norm[-1] / facts.total_norm[0])
@@ -255,8 +335,10 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged above {threshold_text('decay')} and below {threshold_text('shrunk')}.",
         steps=(0, facts.step_count - 1),
         remedy=Remedy(
-            f"{remedy.optimizer_line(facts, weight_decay=better)}  # {remedy.REPLACES}",
-            (Action("weight_decay", {"value": better}),),
+            Action(
+                "weight_decay",
+                {"value": better, "optimizer": remedy.describe_optimizer(facts, weight_decay=better)},
+            )
         ),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )

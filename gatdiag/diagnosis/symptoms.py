@@ -1,20 +1,41 @@
 """Symptoms of a network that does not train, whatever the cause; listed below the finding that explains them."""
 
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import last_values, role_series
 
+_TINY_BATCH = Remedy(
+    "# train on one batch of a few nodes: if the loss does not go to zero there, model, loss or labels are wrong"
+)
 
+
+@cause(
+    "loss-not-falling",
+    "The loss does not fall",
+    rank=330,
+    why="a symptom, unless nothing explains it",
+    figure="training_curves",
+    falsified_by="The loss falls when training goes on.",
+    remedy=_TINY_BATCH,
+    severity="warning",
+    needs_training=True,
+    is_symptom=True,
+    limits={
+        "fall": Limit(0.05, "share of the first loss; healthy runs lost at least 17 %, half of them 99 %"),
+        "steps": Limit(20, "steps before the loss is judged"),
+    },
+    borrowed=("jump",),
+)
 def check_loss(facts: Facts) -> Finding | str | None:
     """A loss that has not fallen, or stays far above that of a constant prediction, after enough steps."""
     if len(facts.loss) == 1 and not facts.is_of_checkpoints:
         return "the loss was logged only once"
-    is_short = facts.is_of_checkpoints or facts.step_count < limit("steps") or not len(facts.loss)
-    if is_short or facts.state in ("trained", "partly") or facts.is_non_finite:
+    if facts.state != "failing" or facts.is_non_finite:
         return None
     best = float(facts.finite_loss.min())
     fall = (facts.first_loss - best) / abs(facts.first_loss) if facts.first_loss else 0.0
@@ -51,6 +72,32 @@ def _far_off(facts: Facts, best: float, far: float) -> Finding:
     )
 
 
+@cause(
+    "unchanged-checkpoints",
+    "Weights that never moved",
+    rank=310,
+    why="of checkpoints, which do not show why",
+    figure="unchanged_fraction",
+    severity="warning",
+    is_independent=True,
+    limits={
+        "unchanged": Limit(
+            0.5, "share of a layer's weights; a ten-layer GAT that trained had 0.26, the same network stuck 0.69"
+        )
+    },
+    is_checked=False,
+)
+@cause(
+    "unchanged-weights",
+    "Weights that never moved",
+    rank=340,
+    why="a symptom",
+    figure="unchanged_fraction",
+    severity="note",
+    needs_training=True,
+    is_symptom=True,
+    borrowed=("unchanged",),
+)
 def check_unchanged_weights(facts: Facts) -> Finding | str | None:
     """Layers in which half of the feature weights have not changed by a single bit."""
     series = role_series(facts.run, "unchanged_fraction", FEATURE)
@@ -74,6 +121,16 @@ def check_unchanged_weights(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "small-steps",
+    "Steps are small",
+    rank=350,
+    why="a symptom",
+    figure="unchanged_fraction",
+    severity="note",
+    needs_training=True,
+    is_symptom=True,
+)
 def check_small_steps(facts: Facts) -> Finding | None:
     """A step changes the weights by less than 0.01 % of their norm."""
     ratio = median(facts.step_ratios)

@@ -5,18 +5,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.depth import layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, values_at_step
-from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
+from gatdiag.diagnosis.fixes import GLOROT
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
 from gatdiag.names import short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import is_recorded
 
+_LEAKY = Remedy(*GLOROT.fixes, Action("leaky_relu", {"slope": 0.1}))
+
 _DIVIDE = "scale the scores down: gatdiag.remedies.lipschitz_normalize_(model)"
 
 
+@cause(
+    "dead-units",
+    "Dead units",
+    rank=180,
+    why="no gradient passes a dead unit",
+    figure="overview",
+    falsified_by="(x > 0).any(0) after the activation is True for most units.",
+    remedy=_LEAKY,
+    below_if_late="rank-collapse",
+    limits={"dead": Limit(0.9, "share of units that are zero at every node; healthy runs 0 to 0.69, faulty runs 1")},
+)
 def check_dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer after an activation, or outputs; or without any gradient."""
     if layers_of_rank_one(facts):
@@ -85,6 +100,20 @@ def _has_partial_gradients(facts: Facts) -> bool:
     return facts.state in ("failing", "partly") and bool(((norms > 0) & (norms < math.inf)).any())
 
 
+@cause(
+    "dropout-too-large",
+    "The dropout rate is too large",
+    rank=170,
+    why="units that dropout sets to zero are not dead",
+    figure="training_curves",
+    falsified_by="With a dropout rate of 0.5 the learning curve is the same.",
+    needs_training=True,
+    limits={
+        "dropout": Limit(
+            0.9, "share of entries that are dropped; healthy runs up to 0.8; at 0.98 32 units did not train"
+        )
+    },
+)
 def check_dropout(facts: Facts) -> Finding | None:
     """Dropout that leaves so little of its input that the network does not train."""
     rates: dict[str, float] = facts.signals.get("dropout") or {}
@@ -105,6 +134,14 @@ def check_dropout(facts: Facts) -> Finding | None:
     )
 
 
+@cause(
+    "dead-weights",
+    "Dead weights",
+    rank=300,
+    why="of checkpoints: rows of zeros",
+    falsified_by="The rows were pruned on purpose, or the inputs are padding.",
+    is_independent=True,
+)
 def check_dead_weights(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each layer with rows or columns of zeros in its weights in the last checkpoint."""
     weights = facts.last_checkpoint
@@ -118,7 +155,8 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
         what += [f"{columns} inputs whose weights are all zero"] * (columns > 0)
         what += ["a weight matrix that is zero"] * zero
         if what:
-            fresh = f"torch.nn.init.xavier_uniform_(model.get_submodule({str(layer)!r}).weight)  # and train again"
+            dead = table[(table["norm"] == 0) | (table[["dead_rows", "dead_columns"]] > 0).any(axis=1)]
+            fresh = Action("draw", {"parameters": tuple(map(str, dead["parameter"]))})
             yield facts.finding(
                 "dead-weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
@@ -127,10 +165,25 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
                 threshold="Flagged from the first row or column on.",
                 severity="warning" if rows else "note",
                 layers=(str(layer),),
-                remedy=Remedy(fresh),
+                remedy=Remedy(fresh, "# and train again"),
             )
 
 
+@cause(
+    "attention-saturated",
+    "Attention is saturated",
+    rank=190,
+    why="the slope of a saturated softmax is zero",
+    figure="overview",
+    falsified_by="With attention scores divided by 10 the learning curve is the same.",
+    below_if_late="rank-collapse",
+    limits={
+        "one-hot": Limit(
+            0.5, "share of nodes whose largest coefficient is above 0.99; healthy runs 0 to 0.004, faulty runs 0.68"
+        ),
+        "entropy": Limit(0.02, "relative entropy of the attention: the slope of the softmax, 4a(1-a), is nearly zero"),
+    },
+)
 def check_attention(facts: Facts) -> Finding | str | None:
     """Most nodes give one neighbor nearly all of their attention."""
     peaks, entropies = facts.profile("attention_peak"), facts.profile("relative_attention_entropy")
@@ -155,7 +208,7 @@ def check_attention(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
         layers=saturated,
         steps=(0 if is_first else facts.step_count - 1,),
-        remedy=Remedy(f"{fresh.code}\n# or {_DIVIDE}", fresh.actions) if fresh else Remedy(f"# {_DIVIDE}"),
+        remedy=Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),
     )
 
 

@@ -5,25 +5,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from gatdiag.diagnosis.causes import CAUSES, rank
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, Finding
+from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLAINED, Finding
+from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
 
-_NO_PROBLEM: Final = {  # by state of the training
+_HEALTHY: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
     "partly": "The network trains, though not far yet, and no check found anything that holds it back.",
-    "unknown": "No check found anything wrong. Whether the network trains cannot be said: too few steps were recorded, "
-    "or no loss.",
     "untrained": "Nothing was found that would keep the network from training.",
 }
-_NO_CAUSE: Final = Finding(
-    HEALTHY,
-    "warning",
-    "The loss has fallen little",
-    "No check found the cause. It may need more steps or, with plain gradient descent, Adam instead. If even the "
-    "lowest possible loss is far above zero, as for soft targets or contrastive learning, it may have trained.",
+_EXPERIMENT: Final = (
+    "Train on one batch of a few nodes: if the loss does not fall there, model, loss or labels are wrong. If even the "
+    "lowest possible loss is far above zero, as for soft targets or contrastive learning, it may have trained."
 )
-_REMARKS: Final = frozenset(code for code, row in CAUSES.items() if row.is_remark)
+_MOVES_LITTLE: Final = 0.01  # share of the weights' norm: a step that is far from replacing them
+_OF_LAWS: Final = ("conservation", "balance")  # figures
 
 
 @dataclass(frozen=True)
@@ -36,21 +33,42 @@ class Diagnosis:
         skipped: Code of a check -> why it could not be made.
         state: How the training went: "trained", "partly", "failing", or "unknown" if too little was recorded;
             "untrained" before training (`gatdiag.preflight`).
+        reason: What shows the state; of an unknown state, what is missing.
+        remarks: What is worth knowing and no finding, such as what moved conserved quantities.
     """
 
     findings: tuple[Finding, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     state: str = "unknown"
+    reason: str = "nothing was recorded"
+    remarks: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Finding:
-        """The first finding that may keep the network from training or generalizing; code "healthy" if none does."""
-        return next((finding for finding in self.findings if finding.code not in _REMARKS), self._without_cause())
+        """The cause that ranks first among those that may keep the network from training or generalizing.
+
+        Without one, its code is "healthy" (it trained, and nothing was found), "unexplained" (it fails, and no check
+        says why) or "undetermined" (too little was recorded to say).
+        """
+        first = next(iter(self.findings), None)
+        if first is None or (self.state == "failing" and first.severity == "note"):
+            return self._without_cause()
+        if CAUSES[first.code].is_symptom:
+            title = f"{first.title}, and no check says why"
+            return replace(first, code=UNEXPLAINED, severity="warning", title=title)
+        return first
 
     def _without_cause(self) -> Finding:
         if self.state == "failing":
-            return _NO_CAUSE
-        text = _NO_PROBLEM[self.state]
+            text = f"{_as_sentence(self.reason)} {_EXPERIMENT}"
+            return Finding(UNEXPLAINED, "warning", "It does not train, and no check says why", text)
+        missing = self.reason if self.state == "unknown" else ""
+        if self.state == "trained" and self.skipped.get("overfitting", "").startswith(UNCOMPARED):
+            missing = self.skipped["overfitting"]
+        if missing:
+            title = "Too little was recorded to say whether it trains"
+            return Finding(UNDETERMINED, "note", title, _as_sentence(missing))
+        text = _HEALTHY[self.state]
         if self.state == "untrained" and "lr-too-large" in self.skipped:
             text += " The optimizer was not checked: give it, too (optimizer= or --optimizer)."
         return Finding(HEALTHY, "note", "No problem found", text)
@@ -74,16 +92,16 @@ class Diagnosis:
             reasons: Where the reader finds the reasons for skipped checks.
         """
         verdict = self.verdict
-        if not verdict.is_problem:
-            yield str(verdict)
-            yield from self._unseen()
-        for finding in self.findings:
+        is_symptom = bool(self.findings) and not verdict.is_cause and verdict.text == self.findings[0].text
+        for finding in [verdict, *(one for one in self.findings[is_symptom:] if one is not verdict)]:
             yield str(finding)
             if finding is verdict:
                 yield from self._unseen()
                 yield from finding.details()
             if finding.symptoms:
-                yield f"  explains: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
+                yield f"  would also look like: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
+        if any(finding.figure in _OF_LAWS for finding in self.findings):
+            yield from self.remarks
         if self.skipped:
             yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
 
@@ -91,23 +109,27 @@ class Diagnosis:
         """Yield a line for each cause that could be the verdict if all laws were known, or the steps."""
         found = self.verdict
         for code, reason in self.skipped.items():
-            may_rank_above = not found.is_problem or rank(code) < rank(found.code)
+            may_rank_above = not found.is_cause or rank(code) < rank(found.code)
             if (STOPPED in reason or reason == NEEDS_STEPS) and CAUSES[code].severity != "note" and may_rank_above:
                 yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above ({reason})"
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain data: verdict, findings, skipped, state."""
+        """Everything as plain data: verdict, findings, skipped, state, reason, remarks."""
         return {"verdict": asdict(self.verdict), **asdict(self)}
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def rank_findings(found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the findings by severity and rank, each with the symptoms that it explains."""
     causes: list[tuple[Finding, list[Finding]]] = []
     for one in sorted(found, key=lambda one: rank(one.code, is_late=bool(one.steps) and one.steps[0] > 0)):
-        below = next((symptoms for cause, symptoms in causes if _explains(cause, one)), None)
+        cause, below = next((known for known in causes if _explains(known[0], one)), (one, None))
         if below is None:
             causes.append((one, []))
-        else:
+        elif _is_supported(cause, one):
             below.append(one)
     named = [replace(cause, symptoms=tuple(symptoms)) for cause, symptoms in causes]
     for one in sorted(named, key=lambda one: SEVERITIES.index(one.severity)):
@@ -123,12 +145,18 @@ def _explains(cause: Finding, below: Finding) -> bool:
     return not row.is_independent and (row.is_symptom or not is_less)
 
 
+def _is_supported(cause: Finding, below: Finding) -> bool:
+    """The evidence supports what stands below: steps are not both long and short."""
+    if cause.code == "lr-too-large":
+        return below.code not in ("lr-too-small", "small-steps")
+    return below.code != "lr-too-large" or any(one.value > _MOVES_LITTLE for one in below.evidence[:1])
+
+
 def _as_cause(symptom: Finding) -> Finding:
     """A symptom that nothing explains: an overflow counts as an operation that returned infinity."""
     if symptom.code == "overflow":
         return replace(symptom, code="nonfinite-operation")
     general = CAUSES[symptom.code].remedy
-    hint = "No check found another cause."
-    if general is not None and symptom.remedy == general.code:
-        hint = "No check found the cause; the experiment below narrows it down."
-    return replace(symptom, text=f"{symptom.text} {hint}")
+    has_experiment = general is not None and symptom.remedy == general.code
+    hint = " No check found the cause; the experiment below narrows it down." if has_experiment else ""
+    return replace(symptom, text=f"{symptom.text}{hint}")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
-from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names, short
 
 _MAX_NAMES = 3  # in a sentence
@@ -21,6 +22,15 @@ _PRINT_MISSING = (
 )
 
 
+@cause(
+    "parameters-not-in-optimizer",
+    "Parameters are not in the optimizer",
+    rank=20,
+    why="parameters that never move cause every symptom below",
+    figure="unchanged_fraction",
+    falsified_by="The id() of every parameter in model.parameters() is among those in optimizer.param_groups.",
+    severity="certain",
+)
 def check_optimizer(facts: Facts) -> Finding | str | None:
     """Trainable parameters that the output depends on and that no optimizer holds."""
     if facts.is_of_checkpoints or not facts.run.meta["optimizers"]:
@@ -53,6 +63,14 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "parameters-without-gradient",
+    "Parameters without a gradient",
+    rank=250,
+    why="what gets no gradient does not move",
+    figure="gradient_norms",
+    falsified_by="After loss.backward(), p.grad of these parameters is neither None nor zero.",
+)
 def check_gradients(facts: Facts) -> Finding | str | None:
     """Parameters that get no gradient: detached, frozen, unused.
 
@@ -60,11 +78,16 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     labels in heterogeneous graphs: that does not keep a network from training. Nor does a weight that its layer leaves
     unused, like that of PyG's `ARMAConv` with one layer.
     """
+    if facts.is_of_checkpoints:
+        return next(_without_stored_gradients(facts), "checkpoints hold no gradients")
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
-    frozen = [name for name in facts.parameters if name not in facts.trainable]
     grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
-    unknown = {*frozen, *facts.unmeasured}
+    broken = dict(zip(facts.parameter_names, facts.parameter_grid("gradient_non_finite").T, strict=True))
+    # not those that were frozen in the first step alone, as where two networks take turns
+    thawed = {name for name, values in grads.items() if np.isnan(values[0]) and not np.isnan(values).all()}
+    frozen = [name for name in facts.parameters if name not in facts.trainable and name not in thawed]
+    unknown = {*frozen, *facts.unmeasured, *(name for name, counts in broken.items() if (counts > 0).any())}
     never = [name for name, values in grads.items() if name not in unknown and np.isnan(values).all()]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)
@@ -75,7 +98,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         severity: Severity = "error" if is_error else "note" if _is_harmless(facts, never) else "warning"
         text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))
-    unfreeze = Remedy("model.requires_grad_(True)  # before the optimizer is created", (Action("unfreeze"),))
+    unfreeze = Remedy(Action("unfreeze"))
     if frozen and facts.is_preflight:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
         return _no_gradient(facts, frozen, text, "note", unfreeze)
@@ -121,7 +144,7 @@ def _look_behind(names: Sequence[str]) -> Remedy:
     return Remedy(f"{look}\n{_PRINT_MISSING}")
 
 
-def check_stored_gradients(facts: Facts) -> Iterator[Finding]:
+def _without_stored_gradients(facts: Facts) -> Iterator[Finding]:
     """Parameters whose second moment in Adam, a sum of squared gradients, is zero: they never got a gradient."""
     known = facts.last_checkpoint.dropna(subset=["second_moment"])
     never = known[known["second_moment"] == 0]
@@ -145,6 +168,20 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
     )
 
 
+@cause(
+    "gradients-not-cleared",
+    "Gradients are not cleared",
+    rank=30,
+    why="steps along sums of old gradients are too long and lag behind",
+    figure="training_curves",
+    falsified_by="Every p.grad is None or zero when loss.backward() is called.",
+    remedy=Remedy(Action("clear_gradients")),
+    severity="certain",
+    needs_training=True,
+    limits={
+        "stale": Limit(0.5, "norm of the old gradient over that of the last step's gradient: 0 if cleared, 1 if not")
+    },
+)
 def check_cleared(facts: Facts) -> Finding | str | None:
     """Gradients of the step before are still there when the backward pass begins."""
     if facts.has_several_optimizers:
@@ -166,6 +203,17 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     )
 
 
+@cause(
+    "no-training-signal",
+    "No training signal",
+    rank=50,
+    why="without a gradient nothing else can be judged",
+    figure="gradient_norms",
+    falsified_by="The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
+    remedy=Remedy("print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees"),
+    severity="error",
+    limits={"labels": Limit(20, "labels seen: with fewer, they are not judged")},
+)
 def check_signal(facts: Facts) -> Finding | str | None:
     """The loss does not depend on the output, all labels are of one class, or gradients are cleared too late."""
     output = facts.output
@@ -199,6 +247,21 @@ def check_signal(facts: Facts) -> Finding | str | None:
     return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
 
 
+@cause(
+    "loss-broadcast",
+    "Outputs and targets are broadcast in the loss",
+    rank=40,
+    why="the gradient does not depend on a node's own target",
+    figure="training_curves",
+    falsified_by="out.shape == y.shape is True where the loss compares outputs and targets.",
+    remedy=Remedy("y = y.view_as(out)  # before the loss: [N, 1] - [N] is [N, N]"),
+    severity="certain",
+    is_independent=True,
+    limits={
+        "broadcast": Limit(1e-3, "of the first loss is left if all outputs equal the target that they share"),
+        "target-moves": Limit(10, "times the spread of targets within batches; the mean of usual targets moves less"),
+    },
+)
 def check_broadcast(facts: Facts) -> Finding | str | None:
     """The loss compares each output with the targets of all nodes, because the shapes of the two are broadcast."""
     output = facts.output
@@ -243,6 +306,20 @@ def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, **m
     return facts.finding("no-training-signal", text, evidence, threshold="Exact: no threshold.", **more)
 
 
+@cause(
+    "evaluation-mode",
+    "Training in evaluation mode",
+    rank=100,
+    why="without normalization of batches, the causes below are another model's",
+    figure="training_curves",
+    falsified_by="With model.train() before each step the learning curve is the same.",
+    remedy=Remedy("model.train()  # at the start of each epoch, as evaluation leaves the model in evaluation mode"),
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "batches": Limit(20, "batches: until then, initial values are an eighth or more of the running statistics")
+    },
+)
 def check_mode(facts: Facts) -> Finding | None:
     """Training in evaluation mode: dropout does nothing, and batch normalization does not normalize the batch.
 

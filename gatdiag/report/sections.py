@@ -58,6 +58,8 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     ]
     if not in_full:
         remarks = [f"This page has more than {MAX_FULL_RUNS} runs: report this run alone to see all its figures."]
+    if diagnosis is not None:
+        remarks += diagnosis.remarks
     overview = blocks.pop(_OVERVIEW, None)
     verdict_figure = blocks.pop(verdict_name, None)
     return RunSection(

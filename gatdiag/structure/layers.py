@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from gatdiag.roles import Role
+from gatdiag.roles import ROOT, Role
 
 Order: TypeAlias = Literal["execution", "module"]
 
@@ -59,7 +59,7 @@ class Structure:
             `named_modules()`, where no inputs were given.
     """
 
-    ROOT: ClassVar[str] = "(root)"
+    ROOT: ClassVar[str] = ROOT
 
     layers: tuple[Layer, ...]
     order: Order

@@ -10,9 +10,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gatdiag.diagnosis import Action
+from gatdiag.diagnosis.fixes import USUAL_EPS
 from gatdiag.errors import InputError, ModelError
 from gatdiag.names import join_names
 from gatdiag.remedies import Skip, initialize_, insert_after_, leaky_relu_
@@ -55,10 +57,10 @@ def apply_actions(treated: TreatedModel, actions: Sequence[Action]) -> None:
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def _initialize(treated: TreatedModel, scheme: str, with_inputs: bool = False) -> None:
-    if with_inputs and not treated.inputs:
+def _initialize(treated: TreatedModel, scheme: str, inputs: Sequence[str] = ()) -> None:
+    if inputs and not treated.inputs:
         raise ModelError("the inputs of a forward pass are needed: gatdiag.treat(make_model, train, x, edge_index)")
-    applied = initialize_(treated.model, scheme, *(treated.inputs if with_inputs else ()))
+    applied = initialize_(treated.model, scheme, *(treated.inputs if inputs else ()))
     treated.changes.append(f"weights initialized with {scheme}: {len(applied.changes)} parameters")
 
 
@@ -102,7 +104,7 @@ def _unfreeze(treated: TreatedModel) -> None:
 # --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
-def _learning_rate(treated: TreatedModel, factor: float) -> None:
+def _learning_rate(treated: TreatedModel, factor: float, optimizer: Any = None) -> None:
     treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group: group["lr"] * factor))
     treated.changes.append(f"learning rate times {factor:.3g}")
 
@@ -112,9 +114,54 @@ def _constant_rate(treated: TreatedModel, value: float) -> None:
     treated.changes.append(f"learning rate {value:g} at every step, instead of the schedule")
 
 
-def _weight_decay(treated: TreatedModel, value: float) -> None:
+def _weight_decay(treated: TreatedModel, value: float, optimizer: Any = None) -> None:
     treated.contexts.enter_context(_changed_setting(treated.model, "weight_decay", lambda group: value))
     treated.changes.append(f"weight decay {value:g}")
+
+
+def _adam(treated: TreatedModel, lr: float, weight_decay: float = 0.0, optimizer: Any = None) -> None:
+    treated.contexts.enter_context(_steps_of_adam(treated.model, lr, weight_decay))
+    treated.changes.append(f"Adam with learning rate {lr:g} instead of the optimizer")
+
+
+@contextmanager
+def _steps_of_adam(model: nn.Module, lr: float, weight_decay: float) -> Iterator[None]:
+    """Replace the steps of the model's optimizers by those of Adam; schedules scale its learning rate."""
+    before: dict[Tensor, Tensor] = {}
+    moments: dict[Tensor, list[Tensor]] = {}
+    first_rates: dict[int, float] = {}
+
+    def keep(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        own = {*model.parameters()}
+        before.update((p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"] if p in own)
+
+    def replace(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for place, group in enumerate(optimizer.param_groups):
+            rate = lr * float(group["lr"]) / (first_rates.setdefault(place, float(group["lr"])) or 1.0)
+            for p in [p for p in group["params"] if p in before]:
+                with torch.no_grad():
+                    p.copy_(before.pop(p))
+                if p.grad is not None:
+                    _step_of_adam(p, moments.setdefault(p, _no_moments(p)), rate, weight_decay)
+
+    handles = register_optimizer_step_pre_hook(keep), register_optimizer_step_post_hook(replace)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _no_moments(p: Tensor) -> list[Tensor]:
+    return [torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device)]
+
+
+def _step_of_adam(p: Tensor, moments: Sequence[Tensor], lr: float, weight_decay: float) -> None:
+    mean, square, step = moments
+    settings = {"amsgrad": False, "beta1": 0.9, "beta2": 0.999, "eps": USUAL_EPS, "maximize": False}
+    # the function, since hooks of all optimizers, those of the recorder among them, would see steps of an object
+    with torch.no_grad():
+        adam([p], [p.grad], [mean], [square], [], [step], lr=lr, weight_decay=weight_decay, **settings)  # type: ignore[arg-type, list-item]
 
 
 def _clear_gradients(treated: TreatedModel) -> None:
@@ -226,6 +273,7 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "learning_rate": _learning_rate,
         "constant_rate": _constant_rate,
         "weight_decay": _weight_decay,
+        "adam": _adam,
         "clear_gradients": _clear_gradients,
         "standardize_inputs": _standardize_inputs,
         "replace_non_finite_inputs": _replace_non_finite_inputs,

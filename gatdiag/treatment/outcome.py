@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gatdiag.diagnosis import CAUSES, SEVERITIES, Action, Diagnosis, Finding
+from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
 from gatdiag.run import Run
 from gatdiag.summary import logged_series, loss_name, score_names, split
 
@@ -107,7 +107,7 @@ class Trial:
         often = Counter(verdict.code for verdict in verdicts)
         return min(
             verdicts,
-            key=lambda one: (-often[one.code], not one.is_problem, SEVERITIES.index(one.severity)),
+            key=lambda one: (-often[one.code], not one.is_cause, SEVERITIES.index(one.severity)),
             default=None,
         )
 
@@ -162,8 +162,8 @@ class Treatment:
             return "No remedy helped"
         if self.trials or any(not CAUSES[one.code].is_symptom for one in self.manual_fixes):
             return "The cause has to be fixed in your code"
-        is_failing = any(one.state == "failing" and not one.verdict.is_problem for one in self.before.diagnoses)
-        return NO_CAUSE if is_failing or self.manual_fixes else NOTHING
+        is_open = any(one.verdict.code in (UNEXPLAINED, UNDETERMINED) for one in self.before.diagnoses)
+        return NO_CAUSE if is_open or self.manual_fixes else NOTHING
 
     @property
     def remedy(self) -> str:
@@ -180,7 +180,7 @@ class Treatment:
         """What is still wrong at the end and can only be fixed in the user's code, the most frequent verdict first."""
         last = self.after if self.helped and self.after is not None else self.before
         found = [one for diagnosis in last.diagnoses for one in diagnosis if one.severity != "note"]
-        verdict = [last.verdict] if last.verdict is not None and last.verdict.is_problem else []
+        verdict = [last.verdict] if last.verdict is not None and last.verdict.is_cause else []
         return tuple({one.code: one for one in (*verdict, *found) if one.remedy and not one.actions}.values())
 
     @property

@@ -15,6 +15,7 @@ from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
 from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.fixes import REPLACES, merge_optimizers
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
@@ -318,11 +319,11 @@ def _values(trial: Trial) -> list[float]:
 def _remedy_options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial]:
     """Trials with one more remedy than this one, that of the verdict first."""
     if isinstance(given, tuple):
-        return [Trial("", None, given, "\n".join(f"# {action}" for action in given))]
+        return [Trial("", None, given, "\n".join(action.code for action in given))]
     verdict, findings = trial.verdict, [finding for finding in _by_priority(trial) if finding.actions]
     if given is None:
         # none if nothing is wrong, or if the verdict can only be fixed in the user's code
-        treatable = verdict is not None and verdict.is_problem and verdict.severity != "note" and verdict.actions
+        treatable = verdict is not None and verdict.is_cause and verdict.severity != "note" and verdict.actions
         return [_add_remedy(trial, finding) for finding in findings] if treatable else []
     if given not in (codes := [finding.code for finding in findings]):
         raise InputError(
@@ -345,11 +346,15 @@ def _by_priority(trial: Trial) -> list[Finding]:
 def _add_remedy(trial: Trial, finding: Finding) -> Trial:
     """Add the finding's remedy to those of a trial, the optimizer last; later settings replace earlier ones."""
     again = {action.name for action in finding.actions if "value" in action.settings}
-    kept = [action for action in trial.actions if action.name not in again]
-    is_new = any(line.startswith(_OPTIMIZER_LINE) for line in finding.remedy.splitlines())
-    lines = [line for line in trial.remedy.splitlines() if not (is_new and line.startswith(_OPTIMIZER_LINE))]
-    lines = sorted([*lines, *finding.remedy.splitlines()], key=lambda line: line.startswith(_OPTIMIZER_LINE))
-    return Trial("", finding, (*kept, *finding.actions), "\n".join(lines))
+    for one, other in (("adam", "learning_rate"), ("learning_rate", "adam")):  # one of them is meant for SGD's steps
+        again |= {other} if any(action.name == one for action in finding.actions) else set()
+    actions = (*(action for action in trial.actions if action.name not in again), *finding.actions)
+    lines = [*trial.remedy.splitlines(), *finding.remedy.splitlines()]
+    created = [line for line in lines if line.startswith(_OPTIMIZER_LINE)][-1:]
+    if merged := merge_optimizers(actions):
+        created = [f"{merged}  # {REPLACES}"]
+    lines = [*(line for line in lines if not line.startswith(_OPTIMIZER_LINE)), *created]  # last, for new parameters
+    return Trial("", finding, actions, "\n".join(lines))
 
 
 def _next_cause(trial: Trial) -> Finding | None:

@@ -253,12 +253,6 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"disturb": "gradient noisy later"}, layer="gatv2", depth=3, **by("SGD", 0.05)),
         row({"loss": "penalized later"}, layer="mlp", depth=3, **by("SGD", 0.3), steps=150),
     ),
-    "optimizer-breaks-conservation": (
-        row({"optimizer": "Adam", "lr": 0.02}, layer="gcn", depth=3, **by("SGD", 0.1)),
-        row({"optimizer": "AdamW", "lr": 0.02, "decay": 1.0}, layer="sage", depth=3, **by("SGD", 0.1)),
-        row({"decay": 0.02}, layer="gatv2", depth=3, **by("SGD", 0.02), steps=200),
-        row({"optimizer": "momentum", "lr": 0.2}, layer="gcn", depth=2, **SLOW),
-    ),
     "overfitting": (
         row({"labels": "random"}, layer="gcn", depth=2, width=64, steps=200),
         row({"train_share": 0.06, "layer": "mlp"}, layer="gcn", depth=2, steps=150, nodes=300, width=64),

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gatdiag.diagnosis import HEALTHY, Diagnosis
+from gatdiag.diagnosis import HEALTHY, UNDETERMINED, Diagnosis
 from tests.bank import bank
 from tests.bank.bank import evaluate_case, is_right, run_cases, should_count
 from tests.bank.cases import Case
@@ -81,6 +81,6 @@ def test_what_was_trained_is_not_trained_again_but_diagnosed(tmp_path, monkeypat
     again = run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-6)], jobs=1)
     assert trained == ["faulty", "repaired"]
     assert again["progress"].equals(first["progress"])
-    assert again["verdict"][0] == HEALTHY
+    assert again["verdict"][0] == UNDETERMINED
     run_cases(partial(evaluate_case, folder=tmp_path), [case(lr=1e-5)], jobs=1)  # another recipe of that name
     assert trained == ["faulty", "repaired", "faulty"]

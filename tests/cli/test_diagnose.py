@@ -42,8 +42,10 @@ def test_a_healthy_run_has_no_problem(folder):
 def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
     synthetic_run(tmp_path / "empty", steps=0)
     done = diagnose(tmp_path / "empty")
-    assert done.exit_code == 0
-    assert done.stdout.startswith("Nothing was recorded")
+    assert done.exit_code == 3
+    assert "Nothing was recorded" in done.stdout
+    assert "No problem" not in done.stdout
+    assert diagnose(tmp_path / "empty", "--fail-on", "never").exit_code == 0
 
 
 def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
@@ -52,7 +54,7 @@ def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     assert done.stdout.startswith("error: Neurons are out of balance from the start: ")
     assert "[init-unbalanced]\n  evidence: " in done.stdout
     assert '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in done.stdout
-    assert "  explains: the loss does not fall, weights that never moved" in done.stdout
+    assert "  would also look like: the loss does not fall, weights that never moved" in done.stdout
     assert "\\x" not in done.stdout
     assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0
 
@@ -92,9 +94,9 @@ def newer(folder):
 
 
 ODD = {  # how the run is made, the exit status, and what is said
-    "killed after 3 steps": (lambda f: synthetic_run(f, steps=3, seal=False), 0, "cannot be said"),
+    "killed after 3 steps": (lambda f: synthetic_run(f, steps=3, seal=False), 3, "Only 3 steps were recorded"),
     "one layer": (lambda f: synthetic_run(f, steps=60, layers=1), 0, "No problem found"),
-    "no losses": (lambda f: synthetic_run(f, steps=30, logged=()), 0, "cannot be said"),
+    "no losses": (lambda f: synthetic_run(f, steps=30, logged=()), 3, "No loss was logged"),
     "no laws": (lambda f: build(f, weights={"norm": np.ones((30, 4))}, logged={"loss": [1.0] * 30}), 0, "law-broken"),
     "NaN everywhere": (
         lambda f: build(
@@ -105,8 +107,14 @@ ODD = {  # how the run is made, the exit status, and what is said
         "became NaN",
     ),
     "newer schema": (newer, 2, "99"),
-    "512 layers": (lambda f: synthetic_run(f, steps=2, layers=512, neurons=2), 0, "No problem found"),
+    "512 layers": (lambda f: synthetic_run(f, steps=2, layers=512, neurons=2), 3, "Only 2 steps were recorded"),
 }  # fmt: skip
+
+
+def test_a_failing_run_without_a_cause_fails_at_warning(tmp_path):
+    run = build(tmp_path / "run", logged={"loss": np.linspace(2.0, 1.6, 60)})
+    statuses = [diagnose(run.folder, "--fail-on", level).exit_code for level in ("note", "warning", "error", "never")]
+    assert statuses == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("case", ODD)

@@ -2,7 +2,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
-from gatdiag.diagnosis import CAUSES, THRESHOLDS
+from gatdiag.diagnosis import CAUSES
+from gatdiag.diagnosis.thresholds import limits_of
 
 
 def explain(*arguments):
@@ -26,7 +27,7 @@ def test_a_cause_is_explained_from_the_tables(code):
     cause = CAUSES[code]
     assert done.stdout.startswith(f"{cause.title} [{code}]\n")
     for name in cause.limits:
-        assert f"    {THRESHOLDS[name].value:g}: {THRESHOLDS[name].reason}\n" in done.stdout
+        assert f"    {limits_of([name])[name].value:g}: {limits_of([name])[name].reason}\n" in done.stdout
     for word in ("severity: ", "rank: ", "to paste:", "wrong if: "):
         assert word in done.stdout
     assert cause.falsified_by in done.stdout

@@ -130,8 +130,8 @@ def test_a_search_for_laws_that_takes_too_long_names_what_has_no_limit(tmp_path,
     assert done.exit_code == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
     assert line == (
-        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s; gatdiag.find_laws has no limit, "
-        "and what it finds can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
+        "gatdiag: no conservation laws are recorded: the search was stopped after 20 s; gatdiag.find_laws has no "
+        "limit, and what it finds can be passed: watch(..., laws=gatdiag.find_laws(model, x, ...))"
     )
 
 

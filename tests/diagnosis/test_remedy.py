@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import gatdiag
-from gatdiag.diagnosis import remedy
+from gatdiag.diagnosis import fixes
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.remedy import optimizer_line
 from tests.report.builder import build
@@ -50,4 +50,4 @@ def test_an_optimizer_that_is_not_torchs_is_not_written_as_one_of_its(tmp_path):
 
 def test_torchs_optimizers_are_known():
     kinds = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
-    assert kinds == remedy._OF_TORCH
+    assert kinds == fixes._OF_TORCH

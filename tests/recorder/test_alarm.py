@@ -226,15 +226,15 @@ def test_a_resumed_run_is_judged_as_a_whole_and_without_what_was_superseded(tmp_
     warnings.simplefilter("always")
     train(tmp_path / "run", lr=1e30, steps=6)
     _, recorder = train(tmp_path / "run", resume=1, steps=12)
-    assert recorder.diagnosis().verdict.code == "healthy"
+    assert recorder.diagnosis().verdict.code == "undetermined"
     assert gatdiag.load(tmp_path / "run").meta["first_non_finite"] is None
     assert len([one for one in recwarn if issubclass(one.category, TrainingWarning)]) == 1
 
 
 def test_without_a_recording_there_is_nothing_to_say(tmp_path):
     recorder = gatdiag.watch(Gat(), tmp_path / "run", enabled=False)
-    assert recorder.diagnosis().verdict.code == "healthy"
-    assert "cannot be said" in recorder.diagnosis().verdict.text
+    assert recorder.diagnosis().verdict.code == "undetermined"
+    assert recorder.diagnosis().verdict.text == "Nothing was recorded."
 
 
 def test_what_keeps_it_from_an_answer_is_one_warning(tmp_path):

@@ -73,7 +73,7 @@ def test_a_comparison_begins_with_one_sentence_a_run(found):
     assert [sentence.split(":")[0] for sentence in found["story"][:2]] == ["stuck", "fine"]
     assert "The loss fell from" in found["story"][1]
     assert len(found["story"]) == 2
-    assert "Verdict: the loss does not fall." in found["story"][0]
+    assert "Verdict: the loss does not fall, and no check says why." in found["story"][0]
     assert [name for name, _ in found["overviews"]] == ["stuck", "fine"]
     assert found["warnings"] == []
 

@@ -180,6 +180,7 @@ class _Model:
             "gradient_non_finite": 0.0,
             "attention_entropy": 1.2 * self.noise(count),
             "relative_attention_entropy": np.minimum(0.9 * self.noise(count), 1),
+            "attention_peak": np.minimum(0.02 * self.noise(count), 1),
         }
         if step % COARSE == 0:
             coarse = [

@@ -8,8 +8,8 @@ from torch_geometric.nn import GCNConv
 
 import gatdiag
 from gatdiag.diagnosis import Action, remedy
-from gatdiag.diagnosis.causes import GLOROT
 from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.fixes import GLOROT, Remedy
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
 from gatdiag.experiments.settings import Network
@@ -171,12 +171,12 @@ def test_the_line_to_paste_does_what_the_action_does(case, tmp_path):
     torch.manual_seed(0)
     pasted = models.build(Network(model=kind, layers=5, width=8, bias=True, residual=residual), 6, 3)
     facts, x, edge_index = facts_of(pasted, tmp_path / "run")
-    treated, (code, actions) = copy.deepcopy(pasted), build(facts)
-    assert actions
+    treated, fix = copy.deepcopy(pasted), Remedy(*getattr(build(facts), "fixes", [build(facts)]))
+    assert fix.actions
     torch.manual_seed(1)
-    exec(code, {"model": pasted, "x": x, "edge_index": edge_index, "torch": torch, "gatdiag": gatdiag})
+    exec(fix.code, {"model": pasted, "x": x, "edge_index": edge_index, "torch": torch, "gatdiag": gatdiag})
     torch.manual_seed(1)
-    apply_actions(TreatedModel(treated, (x, edge_index)), actions)
+    apply_actions(TreatedModel(treated, (x, edge_index)), fix.actions)
     one, other = pasted.state_dict(), treated.state_dict()
     assert [*one] == [*other]
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -193,9 +193,9 @@ def test_layers_without_numbers_are_named(tmp_path):
             return self.last(self.second(self.first(x, edge_index).relu(), edge_index).relu(), edge_index)
 
     facts, *_ = facts_of(Named(), tmp_path / "run")
-    code, actions = remedy.insert_modules(facts, "Skip")
-    assert "for name in ['first', 'second']:" in code
-    assert actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip", "scale": 0.71}),)
+    fix = remedy.insert_modules(facts, "Skip")
+    assert "for name in ['first', 'second']:" in fix.code
+    assert fix.actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip", "scale": 0.71}),)
 
 
 def test_every_action_is_one_that_the_diagnosis_proposes():

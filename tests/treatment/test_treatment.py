@@ -117,7 +117,7 @@ def test_one_cause_behind_another_is_treated_add_remedy(tmp_path):
     assert ["standardize_inputs", "learning_rate"] in names
     assert treatment.helped
     assert [action.name for action in treatment.after.actions] == ["standardize_inputs", "learning_rate"]
-    assert treatment.remedy.startswith("data.x = ")
+    assert treatment.remedy.startswith("input = ")
     assert treatment.remedy.count("optimizer = ") == 1
 
 
@@ -153,7 +153,7 @@ def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path
         loop(1e-5, 60)(model, recorder)
         pickle.dumps(model)  # nothing is left on it that cannot be
 
-    remedy = Action("initialize", {"scheme": "balanced_orthogonal", "with_inputs": True})
+    remedy = Action("initialize", {"scheme": "balanced_orthogonal", "inputs": ("x", "edge_index")})
     treatment = treat(make, train, seeds=(0,), remedy=remedy, folder=tmp_path / "t")
     assert treatment.trials[0].failure == ""
     assert treatment.trials[0].changes == ("weights initialized with balanced_orthogonal: 4 parameters",)

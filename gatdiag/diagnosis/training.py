@@ -1,0 +1,145 @@
+"""How a training went, from its losses, its scores, and how far the weights moved."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
+from gatdiag.diagnosis.wording import number, percent
+
+declare_limits(
+    {
+        "trained": Limit(0.6, "share of the loss of the best constant prediction that is gone: what remains is a note"),
+        "failing": Limit(0.35, "less of it gone: not training; healthy runs 0.17 to 1, median 0.99; between: warnings"),
+        "frozen": Limit(0.01, "sum of all steps over the weights' norm: what moved less did not learn"),
+        "good-score": Limit(0.5, "of the way from chance to a perfect score; below 0.35 it is bad"),
+        "offset": Limit(0.01, "share of the first losses that is gone: with less, the loss may have an offset"),
+        "losses": Limit(8, "logged losses: with fewer, their noise is not known"),
+        "sigmas": Limit(5, "standard errors of the fall of a loss whose lowest value is not known"),
+        "noise": Limit(0.5, "noise of a loss over its size: policy gradients 10 and more, batches of usual losses 0.2"),
+    }
+)
+
+Floats: TypeAlias = NDArray[np.float64]
+State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
+
+
+class Course(NamedTuple):
+    """How a training went, and what shows it; for "unknown", what is missing."""
+
+    state: State
+    reason: str
+
+
+def judge_course(
+    losses: Floats, steps: int, *, chance: float = math.nan, path: float = math.nan, scores: Sequence[float] = ()
+) -> Course:
+    """Judge a training whose losses are finite.
+
+    1. Below 20 steps, or without a loss, it is unknown.
+    2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
+       the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
+       is partly. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
+    3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
+       counts; unless less than 1% is gone although the weights moved by 30% or more, as of a loss with an offset.
+       With an offset, or a negative loss, neither sign nor level counts, but the fall from the first to the last fifth
+       (medians) over its standard error by the noise between neighboring steps: below 5 of them it is failing, or
+       unknown if the noise is as large as the loss itself, which then measures no error (as in policy gradients). A
+       loss that fell further is unknown, as its lowest value is. With weights that moved by less than 1% in total,
+       every such training is failing.
+    4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
+       partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
+
+    Args:
+        losses: The logged losses, in order.
+        steps: Number of steps of the training, of which not all need a loss.
+        chance: Loss of the best constant prediction, where it is known and the loss is of that kind; else NaN.
+        path: Sum over all steps of ‖ΔW‖/‖W‖; NaN if it was not recorded.
+        scores: Where logged scores are on the way from chance (0) to perfect (1), one for each split of the data.
+
+    Example:
+        >>> judge_course(np.linspace(-3.0, -900.0, 200), 200).state, judge_course(np.linspace(2.0, 0.1, 200), 200).state
+        ('unknown', 'trained')
+    """
+    if not len(losses):
+        missing = Course("unknown", "no loss was logged: call recorder.log(loss=...) in the loop")
+        return _with_scores(missing, losses, scores)
+    if steps < limit("steps"):
+        were = "steps were" if steps > 1 else "step was"
+        return Course("unknown", f"only {steps} {were} recorded, and {limit('steps'):g} are needed")
+    if len(losses) == 1:
+        return _with_scores(Course("unknown", "the loss was logged only once"), losses, scores)
+    course = _against_chance(losses, chance, path) if chance > 0 else _against_noise(losses, path)
+    return _with_scores(course, losses, scores)
+
+
+def _with_scores(course: Course, losses: Floats, scores: Sequence[float]) -> Course:
+    moved = f"; {_moved(losses)}" if len(losses) else ""
+    if scores and min(scores) >= limit("good-score") and course.state in ("failing", "unknown"):
+        return Course("partly", f"the logged scores are good{moved}")
+    if scores and max(scores) < limit("failing") and course.state == "unknown":
+        return Course("failing", f"the logged scores are near those of a constant prediction{moved}")
+    return course
+
+
+def _against_chance(losses: Floats, chance: float, path: float) -> Course:
+    first = float(np.median(_part(losses))) if path < limit("frozen") else float(losses[0])
+    base, last = min(value for value in (first, chance) if value > 0), last_level(losses)
+    gone = 1 - last / base
+    state: State = "trained" if gone >= limit("trained") else "failing" if gone < limit("failing") else "partly"
+    return Course(state, f"{_moved(losses)}; that of the best constant prediction is {number(chance)}")
+
+
+def _against_noise(losses: Floats, path: float) -> Course:
+    gone = _share_gone(losses)
+    if path < limit("frozen") and not gone >= limit("trained"):
+        return Course("failing", f"{_moved(losses)}; the weights moved by {percent(path)} in total")
+    if gone >= limit("failing"):
+        return Course("trained" if gone >= limit("trained") else "partly", _moved(losses))
+    if not gone >= 0 and len(losses) < limit("losses"):
+        return Course("unknown", f"{len(losses)} losses do not show whether it fell: log it at each step")
+    if not _has_fallen(losses):
+        is_noise = _noise(losses) > limit("noise") * abs(float(np.median(losses)))
+        return Course("unknown", f"{_moved(losses)}, mostly noise: log a score") if is_noise else _failing(losses)
+    if gone >= limit("offset") or (gone >= 0 and path < limit("path")):
+        return _failing(losses)
+    return Course("unknown", f"{_moved(losses)}, and how low it can get is not known: log a score")
+
+
+def _failing(losses: Floats) -> Course:
+    return Course("failing", _moved(losses))
+
+
+def _share_gone(losses: Floats) -> float:
+    """Share of the first losses that is gone at the end; NaN if a loss was negative."""
+    first = float(np.median(losses[: max(1, len(losses) // 20)]))
+    return 1 - last_level(losses) / first if losses.min() >= 0 and first > 0 else math.nan
+
+
+def _has_fallen(losses: Floats) -> bool:
+    """The last fifth is below the first by several standard errors."""
+    count = len(_part(losses))
+    error = 1.25 * _noise(losses) * math.sqrt(2 / count)  # 1.25: of a median, instead of a mean
+    return float(np.median(_part(losses)) - np.median(losses[-count:])) > limit("sigmas") * error
+
+
+def last_level(losses: Floats) -> float:
+    """Median of the losses of the last tenth of steps."""
+    return float(np.median(losses[-max(3, len(losses) // 10) :])) if len(losses) else math.nan
+
+
+def _part(losses: Floats) -> Floats:
+    return losses[: max(1, len(losses) // 5)]
+
+
+def _noise(losses: Floats) -> float:
+    """Standard deviation of the noise, by the median absolute deviation of differences of neighbors."""
+    steps = np.diff(losses) if len(losses) > 1 else np.zeros(1)
+    return float(1.4826 * np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
+
+
+def _moved(losses: Floats) -> str:
+    return f"the loss went from {number(float(losses[0]), 4)} to {number(last_level(losses), 4)}"

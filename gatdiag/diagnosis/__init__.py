@@ -4,8 +4,12 @@ Each check looks for one cause. It is a function of `Facts` that returns a findi
 string: the reason why the check could not be made.
 
     inputs           NaN, scale and constancy of the model's inputs, missing edges
+    messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
+    targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
+    loop             no optimizer steps, an optimizer that is made anew
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
+    slope            where the slope ends, if all gradients are zero
     output           what is passed to a loss that expects logits or log-probabilities
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
@@ -48,10 +52,13 @@ from gatdiag.diagnosis import (
     initialization,
     inputs,
     laws,
+    loop,
+    messages,
     non_finite,
     output,
     rates,
     symptoms,
+    targets,
     units,
     wiring,
 )
@@ -80,9 +87,16 @@ Check: TypeAlias = Callable[[Facts], Finding | str | None]
 
 CHECKS: Final[Mapping[str, Check]] = {
     "input-nonfinite": inputs.check_non_finite,
+    "target-nonfinite": targets.check_non_finite,
+    "empty-selection": targets.check_empty,
+    "input-edge-weights": messages.check_edge_weights,
+    "no-step": loop.check_step,
     "parameters-not-in-optimizer": wiring.check_optimizer,
     "gradients-not-cleared": wiring.check_cleared,
+    "optimizer-recreated": loop.check_recreated,
     "loss-broadcast": wiring.check_broadcast,
+    "target-is-output": targets.check_is_output,
+    "loss-unbounded": targets.check_unbounded,
     "no-training-signal": wiring.check_signal,
     "nonfinite-operation": non_finite.check_non_finite,
     "output-softmax-twice": output.check_softmax_twice,
@@ -90,6 +104,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "evaluation-mode": wiring.check_mode,
     "input-constant": inputs.check_constant,
     "input-scale": inputs.check_scale,
+    "target-scale": targets.check_scale,
     "init-too-large": initialization.check_too_large,
     "init-unbalanced": initialization.check_balance,
     "init-too-small": initialization.check_too_small,
@@ -107,6 +122,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "lr-too-small": rates.check_too_small,
     "output-relu": output.check_relu,
     "input-without-edges": inputs.check_edges,
+    "input-without-messages": messages.check_messages,
+    "class-imbalance": targets.check_imbalance,
     "overfitting": generalization.check_overfitting,
     "law-broken": laws.check_laws,
     "optimizer-breaks-conservation": laws.check_conservation,

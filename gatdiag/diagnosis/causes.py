@@ -73,6 +73,36 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "torch.isfinite(data.x).all() is True for the inputs that the model is called with.", severity="error",
         is_independent=True,
     ),
+    "target-nonfinite": Cause(
+        "NaN or infinity in the targets", "NaN spreads from the loss to every weight", "training_curves",
+        "torch.isfinite(y).all() is True for the targets, and the weights, that the loss is given.",
+        Remedy(
+            "known = y.isfinite()  # targets that are missing\n"
+            "loss = torch.nn.functional.mse_loss(out[known], y[known])  # or your loss, of these alone"
+        ),
+        severity="error", is_independent=True, needs_training=False,
+    ),
+    "empty-selection": Cause(
+        "The loss is the mean of nothing", "0 / 0 is NaN, and spreads to every weight", "training_curves",
+        "mask.sum() is above zero in every step.",
+        Remedy("if not mask.any():\n    continue  # skip the batch; or divide by mask.sum().clamp(min=1)"),
+        severity="certain", is_independent=True,
+    ),
+    "input-edge-weights": Cause(
+        "Edge weights cannot be normalized", "the root of a negative degree is NaN", "overview",
+        "torch_geometric.utils.scatter(edge_weight, edge_index[1]).min() is above -1, and no weight is NaN.",
+        Remedy(
+            "edge_weight = edge_weight.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges"
+        ),
+        severity="error", is_independent=True,
+    ),
+    "no-step": Cause(
+        "The optimizer never makes a step", "weights that never move learn nothing", "training_curves",
+        "optimizer.step() runs after loss.backward(), with an optimizer of model.parameters().",
+        Remedy("optimizer.step()  # in every step, after loss.backward()"), severity="error", needs_training=True,
+        is_independent=True,
+        limits=("passes",),
+    ),
     "parameters-not-in-optimizer": Cause(
         "Parameters are not in the optimizer", "parameters that never move cause every symptom below",
         "unchanged_fraction",
@@ -86,12 +116,35 @@ CAUSES: Final[Mapping[str, Cause]] = {
         severity="certain", needs_training=True,
         limits=("stale",),
     ),
+    "optimizer-recreated": Cause(
+        "The optimizer is created anew in every step", "without moments, steps do not become shorter",
+        "training_curves", "The same optimizer object makes all steps.", severity="certain", needs_training=True,
+        is_independent=True,
+        limits=("new-optimizers",),
+    ),
     "loss-broadcast": Cause(
         "Outputs and targets are broadcast in the loss", "the gradient does not depend on a node's own target",
         "training_curves", "out.shape == y.shape is True where the loss compares outputs and targets.",
         Remedy("y = y.view_as(out)  # before the loss: [N, 1] - [N] is [N, N]"), severity="certain",
         is_independent=True,
         limits=("broadcast", "target-moves"),
+    ),
+    "target-is-output": Cause(
+        "The target is an output of the model", "the loss does not know what is right", "training_curves",
+        "target.requires_grad is False where the loss is called.",
+        Remedy(
+            "scores = torch.cat([positive, negative])\n"
+            "labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])\n"
+            "loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)"
+        ),
+        severity="certain", is_independent=True,
+    ),
+    "loss-unbounded": Cause(
+        "The loss has no lower bound", "outputs grow instead of becoming right", "training_curves",
+        "The loss has a lowest value, and training approaches it.",
+        Remedy("print(loss, out.abs().max())  # both grow: look for a flipped sign, or bound the outputs"),
+        severity="certain", is_independent=True,
+        limits=("bottomless",),
     ),
     "no-training-signal": Cause(
         "No training signal", "without a gradient nothing else can be judged", "gradient_norms",
@@ -137,6 +190,12 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "Inputs have an unusual scale", "outputs, gradients and curvature scale with the inputs",
         "training_curves", "With standardized features the learning curve is the same.",
         limits=("input-large", "input-huge", "input-small"),
+    ),
+    "target-scale": Cause(
+        "Targets are far from zero", "all steps are spent on the mean of the targets", "training_curves",
+        "With standardized targets the loss, over their variance, stays as high.",
+        Remedy("y = (y - y.mean(0)) / y.std(0)  # the targets, before training; undo it for predictions"),
+        limits=("offset", "above-variance"),
     ),
     "init-too-large": Cause(
         "Initial weights are too large", "outputs grow with the product of the norms", "overview",
@@ -226,6 +285,18 @@ CAUSES: Final[Mapping[str, Cause]] = {
         ),
         is_independent=True,
         limits=("edges",),
+    ),
+    "input-without-messages": Cause(
+        "Labeled nodes get no messages", "an MLP trains, too", "smoothing_by_layer",
+        "Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",
+        Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
+        is_independent=True,
+        limits=("reached", "reached-others"),
+    ),
+    "class-imbalance": Cause(
+        "One class is predicted for all", "a constant has a low loss where one class is frequent", "training_curves",
+        "With weights of classes the rare ones are not predicted either.", needs_training=True,
+        limits=("imbalance-share", "as-share", "separates"),
     ),
     "dead-weights": Cause(
         "Dead weights", "of checkpoints: rows of zeros",

@@ -32,6 +32,20 @@ THRESHOLDS: Final = {
     "input-huge": Threshold(100, "the same if the network trains: 1e4 times the curvature of standardized inputs"),
     "input-small": Threshold(1e-3, "rms norm of a row: negligible beside a usual bias"),
     "edges": Threshold(0.1, "share of nodes with an edge to another node; healthy runs 0.5 to 1"),
+    "reached": Threshold(0.1, "share of labeled nodes that an edge reaches; healthy runs 0.5 to 1, reversed edges 0"),
+    "reached-others": Threshold(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
+    # targets and loss
+    "offset": Threshold(
+        3, "mean of the targets over their standard deviation; standardized targets 0, counts and prices about 1"
+    ),
+    "above-variance": Threshold(1, "times the variance of the targets: the loss of a constant that is their mean"),
+    "bottomless": Threshold(100, "times the size of the first loss; log-likelihoods of densities reach a few times it"),
+    "imbalance-share": Threshold(0.8, "share of the most frequent class: a constant is right in four of five"),
+    "separates": Threshold(0.6, "AUC of the frequent class on a batch: one half is chance, a network that learns 0.7"),
+    "as-share": Threshold(0.03, "between the logged accuracy and the share of the most frequent class"),
+    # the loop
+    "passes": Threshold(3, "backward passes: usual accumulation makes a step after them, and is not over yet"),
+    "new-optimizers": Threshold(0.5, "share of the recorded steps; an optimizer for each stage or epoch makes many"),
     # initialization: norm of each first feature weight over that of Glorot's
     "gain-large": Threshold(
         4, "times Glorot's norm, geometric mean over layers; usual initializations are within 0.28 to 2.5"

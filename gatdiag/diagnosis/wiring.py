@@ -10,6 +10,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
+from gatdiag.diagnosis.slope import fix_slope, where_slope_ends
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from gatdiag.names import join_names, short
 
@@ -196,7 +197,8 @@ def check_signal(facts: Facts) -> Finding | str | None:
         )
     if not len(known):
         return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
-    return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
+    text = f"The gradient of every parameter is exactly zero at every step. {where_slope_ends(facts)}"
+    return _no_signal(facts, text.rstrip(), remedy=fix_slope(facts))
 
 
 def check_broadcast(facts: Facts) -> Finding | str | None:

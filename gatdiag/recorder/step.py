@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
+from gatdiag.recorder.hooks.backward import BackwardPasses, add_up, find_losses, is_in_backward_pass
 from gatdiag.recorder.hooks.modules import ModuleHooks
 from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scaler, output_unscale, parameter_unscale
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
@@ -295,8 +295,9 @@ class StepRecorder:
             return
         if self.inspection.on_backward_start(flat.tensors):
             sample.loss = []
-        if (loss := find_loss()) is not None:
-            sample.loss.append(loss)
+        if losses := find_losses():
+            sample.loss.append(add_up(losses))
+        self.guard("signals", self.inspection.on_loss, losses)
 
     def _sampled(self) -> FlatParameters:
         """The parameters that samples are taken of; all, as long as there is no plan."""
@@ -448,7 +449,7 @@ class StepRecorder:
         """Measure and write what waits, and the rows of `steps` before this step."""
         if self.buffer is not None:
             self.buffer.measure(before)
-            self.guard("signals", self._write_inspection, at_once=True)
+        self.guard("signals", self._write_inspection, at_once=True)
 
     # --- optimizers ---------------------------------------------------------------------------------------------------
 

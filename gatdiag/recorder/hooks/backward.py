@@ -75,8 +75,8 @@ def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
 
-def find_loss() -> Tensor | None:
-    """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
+def find_losses() -> list[Tensor]:
+    """What `backward()` was called on, in a hook that it calls, with its graph; none if they are no scalars.
 
     The call is found on the stack: nothing else links the gradients to it. On an accelerator hooks run in a thread of
     autograd's, and the call is looked for in all others.
@@ -86,14 +86,17 @@ def find_loss() -> Tensor | None:
         frames = sys._current_frames().values()
         calls = [call for frame in frames for call in [*_backward_calls(frame)][-1:]]
     if not calls:
-        return None
+        return []
     called = calls[-1].f_locals  # the outermost: reentrant checkpointing makes others inside
     tensors, given = called["tensors"], called["grad_tensors"]
     losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
     if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
-        return None
-    if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
-        return None
+        return []
+    return losses if all(loss.numel() == 1 and loss.is_floating_point() for loss in losses) else []
+
+
+def add_up(losses: Sequence[Tensor]) -> Tensor:
+    """The sum of scalars, without its graph, in a new tensor."""
     return sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())
 
 

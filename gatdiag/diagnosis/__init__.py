@@ -6,6 +6,7 @@ string: the reason why the check could not be made.
     inputs           NaN, scale and constancy of the model's inputs, missing edges
     messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
     targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
+    registration     tensors that look like weights and are no parameters
     loop             no optimizer steps, an optimizer that is made anew
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
@@ -57,6 +58,7 @@ from gatdiag.diagnosis import (
     non_finite,
     output,
     rates,
+    registration,
     symptoms,
     targets,
     units,
@@ -118,6 +120,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "depth-oversmoothing": depth.check_oversmoothing,
     "rank-collapse": depth.check_rank_collapse,
     "parameters-without-gradient": wiring.check_gradients,
+    "parameters-not-registered": registration.check_registered,
     "clipping-too-tight": rates.check_clipping,
     "lr-too-small": rates.check_too_small,
     "output-relu": output.check_relu,

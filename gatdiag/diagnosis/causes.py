@@ -261,6 +261,12 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "Parameters without a gradient", "what gets no gradient does not move", "gradient_norms",
         "After loss.backward(), p.grad of these parameters is neither None nor zero.",
     ),
+    "parameters-not-registered": Cause(
+        "A weight is a plain tensor", "what no optimizer can hold does not move", "unchanged_fraction",
+        "It is a constant on purpose: then a parameter in its place does not make the loss fall further.",
+        needs_training=True,
+        limits=("distinct",),
+    ),
     "clipping-too-tight": Cause(
         "Gradient clipping is too tight", "the bound, not the learning rate, makes the steps short", "training_curves",
         "Without clipping the loss falls no faster.", needs_training=True, is_independent=True,

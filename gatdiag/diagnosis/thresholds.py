@@ -34,6 +34,7 @@ THRESHOLDS: Final = {
     "edges": Threshold(0.1, "share of nodes with an edge to another node; healthy runs 0.5 to 1"),
     "reached": Threshold(0.1, "share of labeled nodes that an edge reaches; healthy runs 0.5 to 1, reversed edges 0"),
     "reached-others": Threshold(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
+    "distinct": Threshold(0.5, "share of distinct values: random weights 1, masks and one-hot tables near 0"),
     # targets and loss
     "offset": Threshold(
         3, "mean of the targets over their standard deviation; standardized targets 0, counts and prices about 1"

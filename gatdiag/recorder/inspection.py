@@ -38,6 +38,7 @@ _INSPECT_EVERY: Final = 50
 _FIRST_TARGETS: Final = 10  # records in which a target that all rows share is looked for
 _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as many, no edges are inspected any more
 _MAX_ARGUMENTS: Final = 100
+_MAX_PLAIN: Final = 100_000  # entries of a tensor among a module's attributes; larger ones hold data
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
 
@@ -96,6 +97,7 @@ class Inspection:
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
         self._loss_graph: dict[str, Any] = {}
         self._broken: dict[str, Any] = {}  # the first step with a NaN in the loss or in dL/dout
+        self._plain_tensors: list[dict[str, Any]] | None = None  # that were read; None if that is not known
         self._is_flat = False  # all gradients of the last inspected step were zero
         self._slope_end: dict[str, Any] = {}
         self._unreached: set[int] = set()  # ids of parameters that the output does not depend on
@@ -222,6 +224,15 @@ class Inspection:
             "foreign_leaves": 0,
             "is_rough": is_low_precision(o, is_autocast=is_autocast),
         }
+        self._has_changed = True
+
+    def note_plain_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Describe tensors that the forward pass read among the attributes of modules, and that are no parameters."""
+        small = {name: x.detach() for name, x in tensors.items() if 1 < x.numel() <= _MAX_PLAIN and not x.is_meta}
+        self._plain_tensors = [
+            {"name": name, "distinct": len(x.unique()) / x.numel(), "is_regular": _is_regular(x.flatten())}
+            for name, x in small.items()
+        ]
         self._has_changed = True
 
     def on_backward_start(self, parameters: Sequence[Tensor]) -> bool:
@@ -379,6 +390,8 @@ class Inspection:
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end}
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
+        if self._plain_tensors is not None:
+            graph["plain_tensors"] = self._plain_tensors
         facts = {**layers, **of_edges, **graph, **loss, **loop, **self._modules}
         return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
 
@@ -400,6 +413,12 @@ def _data(module: nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
              named_tensors(item, name)]  # fmt: skip
     matrices = ((name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad)
     return [(name, x) for name, x in matrices if x.layout is torch.strided and not is_distributed(x)]
+
+
+def _is_regular(x: Tensor) -> bool:
+    """Whether numbers were made by rule: they ascend or descend, or some are exactly zero or one."""
+    steps = x.diff()
+    return bool(((x == 0) | (x == 1)).any() | (steps >= 0).all() | (steps <= 0).all())
 
 
 def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:

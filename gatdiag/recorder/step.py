@@ -506,6 +506,8 @@ class StepRecorder:
 
     def _make_plan(self) -> None:
         trace = self.modules.trace
+        if trace is not None:
+            self.guard("signals", self.inspection.note_plain_tensors, trace.read_attributes)
         self.modules.end_trace()
         self._binding = Binding(self._root)
         is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())

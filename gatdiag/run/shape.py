@@ -65,6 +65,7 @@ _SIGNALS: Final = {
         **dict.fromkeys(("recorded_steps", "steps_of_new_optimizers", "backward_passes?"), int),
         "weights_move?": bool,
     },
+    "plain_tensors?": [{"name": str, "distinct": _NUMBER, "is_regular": bool}],
     "after_sigmoid?": [str],
     "unreached?": [str],
     "foreign_leaves?": int,

@@ -86,7 +86,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "The loss is the mean of nothing", "0 / 0 is NaN, and spreads to every weight", "training_curves",
         "mask.sum() is above zero in every step.",
         Remedy("if not mask.any():\n    continue  # skip the batch; or divide by mask.sum().clamp(min=1)"),
-        severity="certain", is_independent=True,
+        severity="error", is_independent=True,
     ),
     "input-edge-weights": Cause(
         "Edge weights cannot be normalized", "the root of a negative degree is NaN", "overview",
@@ -257,6 +257,13 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "Rank collapse", "as for oversmoothing", "smoothing_by_layer", _SHALLOW,
         limits=("rank-one", "rank-few", "weights-alike"),
     ),
+    "input-without-messages": Cause(
+        "Labeled nodes get no messages", "weights of neighbors get no gradient", "smoothing_by_layer",
+        "Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",
+        Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
+        is_independent=True,
+        limits=("reached", "reached-others"),
+    ),
     "parameters-without-gradient": Cause(
         "Parameters without a gradient", "what gets no gradient does not move", "gradient_norms",
         "After loss.backward(), p.grad of these parameters is neither None nor zero.",
@@ -291,13 +298,6 @@ CAUSES: Final[Mapping[str, Cause]] = {
         ),
         is_independent=True,
         limits=("edges",),
-    ),
-    "input-without-messages": Cause(
-        "Labeled nodes get no messages", "an MLP trains, too", "smoothing_by_layer",
-        "Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",
-        Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
-        is_independent=True,
-        limits=("reached", "reached-others"),
     ),
     "class-imbalance": Cause(
         "One class is predicted for all", "a constant has a low loss where one class is frequent", "training_curves",

@@ -59,14 +59,14 @@ def is_mean_of_nothing(facts: Facts) -> bool:
     broken = facts.signals.get("broken_loss") or {}
     if broken.get("empty"):
         return True
-    if not _is_defined(broken):
+    if not _is_defined(broken) or not broken.get("is_output_finite"):
         return False
-    bad = broken.get("bad_entries", 0)
+    bad = broken["bad_entries"]
     if not bad:
         return "NllLoss" in broken["operations"]
     is_of_classes = any(name.startswith("NllLoss") for name in broken["operations"])
     is_all = bad == broken["live_entries"]
-    return bool(broken["is_output_finite"] and broken["divides"] and is_all and (is_of_classes or broken["step"] > 0))
+    return bool(broken["divides"] and is_all and (is_of_classes or broken["step"] > 0))
 
 
 def check_empty(facts: Facts) -> Finding | str | None:

@@ -273,8 +273,10 @@ class Inspection:
 
     def _inspect_broken(self, o: Tensor, gradient: Tensor) -> None:
         """Note how much of the first dL/dout with a NaN is NaN, and whether the output is; on an accelerator, never."""
-        is_of_other_step = bool(self._broken) and self._broken["step"] != self._step
-        if is_of_other_step or not gradient.is_cpu or bool(gradient.sum().isfinite()):
+        is_known_broken = bool(self._broken) and self._broken["step"] == self._step
+        if (self._broken and not is_known_broken) or not gradient.is_cpu:
+            return
+        if not is_known_broken and bool(gradient.sum().isfinite()):
             return
         bad, live = int((~gradient.isfinite()).sum()), int((gradient != 0).sum())
         counts = {"entries": gradient.numel(), "bad_entries": bad, "live_entries": live}

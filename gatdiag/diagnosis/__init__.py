@@ -4,8 +4,13 @@ Each check looks for one cause. It is a function of `Facts` that returns a findi
 string: the reason why the check could not be made.
 
     inputs           NaN, scale and constancy of the model's inputs, missing edges
+    messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
+    targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
+    registration     tensors that look like weights and are no parameters
+    loop             no optimizer steps, an optimizer that is made anew
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
+    slope            where the slope ends, if all gradients are zero
     output           what is passed to a loss that expects logits or log-probabilities
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
@@ -46,10 +51,14 @@ from gatdiag.diagnosis import (
     initialization,
     inputs,
     laws,
+    loop,
+    messages,
     non_finite,
     output,
     rates,
+    registration,
     symptoms,
+    targets,
     units,
     wiring,
 )
@@ -91,7 +100,8 @@ __all__ = [
 ]
 
 MODULES: Final = (
-    inputs, wiring, output, initialization, depth, units, rates, non_finite, laws, generalization, symptoms,
+    inputs, targets, messages, loop, wiring, registration, output, initialization, depth, units, rates, non_finite,
+    laws, generalization, symptoms,
 )  # fmt: skip
 """The files whose checks are known without an entry point."""
 

@@ -178,8 +178,10 @@ def layers_of_rank_one(facts: Facts) -> dict[str, float]:
     for layer in facts.layers[:-1]:
         if layer["name"] in facts.score_layers:
             continue
+        is_wide = any(rows > 1 for rows, _ in matrices(layer).values())  # one row beside it is a vector of attention
         for key, (rows, columns) in matrices(layer).items():
-            if (norm := norms.get(key, 0.0)) > 0 and (rows == 1 or columns > 1):  # one column has rank one anyway
+            is_telling = columns > 1 if rows > 1 else not is_wide  # one column has rank one anyway
+            if (norm := norms.get(key, 0.0)) > 0 and is_telling:
                 share = 1.0 if rows == 1 else spectral.get(key, 0.0) / norm
                 shares[layer["name"]] = max(shares.get(layer["name"], 0.0), share)
     return {name: share for name, share in shares.items() if share > limit("weights-alike")}
@@ -261,6 +263,9 @@ def _within_a_layer(facts: Facts) -> Finding | str | None:
     if not ranks or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
         return None
     name, rank = ranks[0]
+    takes = [columns for one in facts.layers if one["name"] == name for _, columns in matrices(one).values()]
+    if inputs[0]["columns"] not in takes:
+        return None  # it is given something else
     differ = inputs[0]["relative_mu"] > 0.1 and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]
     if not differ or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
         return None

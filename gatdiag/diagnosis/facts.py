@@ -197,7 +197,7 @@ class Facts:
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
             return float(-(share * np.log(share)).sum())
-        if (variance := self._target_variance()) > 0:
+        if (variance := self.target_variance) > 0:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
 
@@ -216,7 +216,8 @@ class Facts:
         left = loss - float(target["loss"])
         return left if left > limit("broadcast") * loss else math.nan
 
-    def _target_variance(self) -> float:
+    @cached_property
+    def target_variance(self) -> float:
         """Variance of the targets if the loss is a mean squared error; else NaN."""
         output = self.output
         implied, step = output.get("implied_mse"), int(output.get("implied_step", -1))

@@ -11,6 +11,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
+from gatdiag.diagnosis.slope import fix_slope, where_slope_ends
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names, short
 
@@ -244,7 +245,8 @@ def check_signal(facts: Facts) -> Finding | str | None:
         )
     if not len(known):
         return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
-    return _no_signal(facts, "The gradient of every parameter is exactly zero at every step.")
+    text = f"The gradient of every parameter is exactly zero at every step. {where_slope_ends(facts)}"
+    return _no_signal(facts, text.rstrip(), remedy=fix_slope(facts))
 
 
 @cause(

@@ -84,6 +84,11 @@ class ForwardTrace:
         """Computing time that the trace has taken."""
         return 0.0 if self._trace is None else self._trace.seconds
 
+    @property
+    def read_attributes(self) -> dict[str, Tensor]:
+        """Plain tensors among the attributes of modules that the forward pass read, by name."""
+        return {} if self._trace is None else self._trace.read_attributes
+
     def enter(self, module: nn.Module) -> None:
         """To be called before each call of one of the model's modules."""
         if self._thread not in (None, threading.get_ident()):

@@ -51,6 +51,7 @@ class TrainingTrace(Trace):
         held: Name of a parameter -> why it must keep its scale.
         emptied: The operations that ran on nothing.
         reads: Name of a parameter -> number of operations that read it.
+        read_attributes: Name of an attribute that is a plain tensor, no parameter or buffer, and was read -> itself.
         error: Why nothing can be said of the forward pass, if so.
         seconds: Computing time that following the operations has taken.
     """
@@ -67,6 +68,8 @@ class TrainingTrace(Trace):
         self.held: dict[str, str] = {}
         self.emptied: dict[str, None] = {}
         self.reads = Counter[str]()
+        self._attributes: dict[int, str] = {}
+        self.read_attributes: dict[str, Tensor] = {}
         self.error: str | None = None
         self.seconds = 0.0
 
@@ -80,6 +83,12 @@ class TrainingTrace(Trace):
     def name_parameters(self) -> None:
         """Note the model's parameters, also those that have no shape yet."""
         self._names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        self._attributes = {
+            id(value): f"{path}.{name}".lstrip(".")
+            for path, module in self._model.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+        }
 
     def set_label(self, tensor: Tensor, label: Label) -> None:
         """Set the label of a tensor; a parameter keeps its own when it is initialized or clamped."""
@@ -160,6 +169,8 @@ class TrainingTrace(Trace):
     def _admit(self, tensor: Tensor) -> None:
         """Label a parameter at its first use; trace back a tensor that comes from no operation that was seen."""
         name = self._names.get(id(tensor))
+        if (attribute := self._attributes.get(id(tensor))) is not None:
+            self.read_attributes[attribute] = tensor
         if name is not None:
             self._uses.setdefault(name)
             self.reads[name] += 1

@@ -159,6 +159,28 @@ def _shows_one_class(g: Tensor, misfit: float, rounding: float) -> bool:
     return misfit < min(_MAX_ROUNDINGS * rounding, constant / _FACTOR)
 
 
+def predicted_share(o: Tensor, gradient: Tensor) -> float | None:
+    """Share of the class that is predicted most, among the rows with a gradient; None without any."""
+    o, _ = _finite_live_rows(o, gradient)
+    predicted = (o[:, 0] > 0).long() if o.shape[1] == 1 else o.argmax(1)
+    return float(predicted.bincount().max() / len(o)) if len(o) else None
+
+
+def separation(o: Tensor, gradient: Tensor) -> float | None:
+    """How well outputs separate the most frequent class from the others: the AUC; None if there is only one class."""
+    o, g = _finite_live_rows(o, gradient)
+    if not len(o):
+        return None
+    labels = (g[:, 0] < 0).long() if o.shape[1] == 1 else g.argmin(1)
+    frequent = int(labels.bincount().argmax())
+    scores = o[:, 0] * (2 * frequent - 1) if o.shape[1] == 1 else o[:, frequent]
+    inside, others = scores[labels == frequent], scores[labels != frequent].sort().values
+    if not len(others):
+        return None
+    below = torch.searchsorted(others, inside) + torch.searchsorted(others, inside, right=True)
+    return float(below.double().mean() / 2 / len(others))
+
+
 def cross_entropy(o: Tensor, gradient: Tensor) -> float:
     """Mean cross-entropy of the rows with a gradient, whatever the loss is scaled by; logits of one column are of two.
 
@@ -171,7 +193,7 @@ def cross_entropy(o: Tensor, gradient: Tensor) -> float:
 
 
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
-    """The loss and the variance of the targets y = o - n dL/do / 2, if the loss is the mean of (o - y)^2."""
+    """The loss, and variance and mean square of the targets y = o - n dL/do / 2, if the loss is mean (o - y)^2."""
     o, g = _finite_live_rows(o, gradient)
     if not len(g):
         return {}
@@ -179,6 +201,7 @@ def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     return {
         "implied_mse": float((o - y).square().mean()),
         "implied_variance": float((y - y.mean(0)).square().mean()),
+        "implied_square": float(y.square().mean()),
     }
 
 

@@ -22,9 +22,12 @@ from torch.optim import Optimizer
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
+from gatdiag.recorder.loop import LoopFacts
+from gatdiag.recorder.loss_graph import describe_loss, follow_slope
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
+from gatdiag.recorder.messages import edge_weights, reached_nodes, weight_statistics
 from gatdiag.recorder.samples import Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.structure.optimizers import parameters_of
@@ -35,6 +38,7 @@ _INSPECT_EVERY: Final = 50
 _FIRST_TARGETS: Final = 10  # records in which a target that all rows share is looked for
 _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as many, no edges are inspected any more
 _MAX_ARGUMENTS: Final = 100
+_MAX_PLAIN: Final = 100_000  # entries of a tensor among a module's attributes; larger ones hold data
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
 
@@ -85,7 +89,17 @@ class Inspection:
         self._layers: dict[str, dict[str, Any]] = {}
         self._after_sigmoid: set[str] = set()  # layers
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
-        self._batches = Batches()
+        self._edge_weights: dict[str, dict[str, int]] = {}  # layer -> of negative ones, and of NaN
+        self._reached: Tensor | None = None  # by an edge: the nodes of the last layer of this step that has edges
+        self._messages: dict[str, int] = {}  # of nodes that the loss counts, how many are reached by an edge
+        self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
+        self._batches, self._loop = Batches(), LoopFacts()
+        self._output_nodes: list[Any] = []  # that computed the outputs of this step
+        self._loss_graph: dict[str, Any] = {}
+        self._broken: dict[str, Any] = {}  # the first step with a NaN in the loss or in dL/dout
+        self._plain_tensors: list[dict[str, Any]] | None = None  # that were read; None if that is not known
+        self._is_flat = False  # all gradients of the last inspected step were zero
+        self._slope_end: dict[str, Any] = {}
         self._unreached: set[int] = set()  # ids of parameters that the output does not depend on
         self._has_scaled_loss = False
         self._modules: dict[str, Any] = {}  # what the mode of the model matters to
@@ -98,6 +112,8 @@ class Inspection:
     def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
         self._inspect_edges(layer, module, inputs)
+        if not self._inputs and not self._first_inputs:
+            self._first_inputs = _data(module, inputs)
         tensors = (x for _, x in named_tensors(inputs) if not is_distributed(x))
         x = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
@@ -118,18 +134,32 @@ class Inspection:
         self._has_changed = True
 
     def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
-        if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
-            return
         edges, x = find_edge_index(module, inputs), first_tensor(inputs)
         if edges is None or x is None or x.dim() < 2:
             return
-        found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
         axis = node_axis(module, x)
         nodes = x.shape[-2 if axis is None else axis]
-        if edges.numel() and not has_several_kinds(inputs) and int(edges.max()) < nodes:
+        is_plain = bool(edges.numel()) and not has_several_kinds(inputs) and int(edges.max()) < nodes
+        if is_plain:
+            self._inspect_messages(layer, module, inputs, edges, nodes)
+        if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
+            return
+        found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
+        if is_plain:
             found = criterion.edge_statistics(edges, nodes)
         if layer not in self._edges or found["connected"] > self._edges[layer]["connected"]:
             self._edges[layer] = found
+            self._has_changed = True
+
+    def _inspect_messages(
+        self, layer: str, module: nn.Module, inputs: Sequence[Any], edges: Tensor, nodes: int
+    ) -> None:
+        if getattr(module, "flow", "") == "target_to_source":
+            edges = edges.flip(0)
+        self._reached = reached_nodes(edges, nodes)
+        weights = edge_weights(inputs, edges)
+        if weights is not None and not self._edge_weights.get(layer, {}).get("negative_degrees"):
+            self._edge_weights[layer] = weight_statistics(module, weights, edges, nodes)
             self._has_changed = True
 
     def on_forward(
@@ -148,6 +178,8 @@ class Inspection:
         if not self._graph and not distributed_parameters(self._model):
             self._inspect_graph(o, [x for _, x in inputs], is_autocast=is_autocast)
         channels = channel_axis(self._model, o)
+        if o.grad_fn is not None:
+            self._output_nodes.append(o.grad_fn)
         if self.is_due:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
@@ -194,19 +226,74 @@ class Inspection:
         }
         self._has_changed = True
 
+    def note_plain_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Describe tensors that the forward pass read among the attributes of modules, and that are no parameters."""
+        small = {name: x.detach() for name, x in tensors.items() if 1 < x.numel() <= _MAX_PLAIN and not x.is_meta}
+        self._plain_tensors = [
+            {"name": name, "distinct": len(x.unique()) / x.numel(), "is_regular": _is_regular(x.flatten())}
+            for name, x in small.items()
+        ]
+        self._has_changed = True
+
     def on_backward_start(self, parameters: Sequence[Tensor]) -> bool:
         """Called at the beginning of a backward pass; returns whether gradients were cleared before it."""
+        self._has_changed |= self._loop.on_backward_start(parameters)
         reached = [tensor for tensor in parameters if id(tensor) not in self._unreached]
         return self._batches.on_backward_start([(tensor, tensor.grad) for tensor in reached if tensor.grad is not None])
+
+    def on_loss(self, losses: Sequence[Tensor]) -> None:
+        """Called at the beginning of a backward pass with what `backward()` was called on."""
+        is_broken = not self._broken and any(loss.is_cpu and not bool(loss.isfinite()) for loss in losses)
+        nodes, self._output_nodes = self._output_nodes, []
+        if not losses or not nodes or not (self.is_due or is_broken):
+            return
+        self._has_changed = True
+        found = describe_loss(losses[0], nodes)
+        if is_broken:
+            self._broken = {"step": self._step, **found}
+        if not self._loss_graph or len(found["operations"]) > len(self._loss_graph["operations"]):
+            self._loss_graph = found
+        if self._is_flat and not self._slope_end:
+            follow_slope(nodes[0], self._note_slope_end)
+
+    def _note_slope_end(self, operation: str, length: int) -> None:
+        if not self._slope_end:  # the first one: those behind it get zeros
+            self._slope_end, self._has_changed = {"operation": operation, "length": length}, True
 
     def on_output_gradient(self, output: Output, gradient: Tensor) -> None:
         """Called in a backward pass with the gradient of the model's output."""
         if output.step != self._step:
             return
         is_same_batch = self._batches.on_output_gradient(output.batch, gradient)
+        self._inspect_broken(output.values, gradient)
         if self.is_due:
+            self._count_reached(output.channels, gradient)
             rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
             _call_on_host(self._inspect_loss, *rows, self._step, self._record, is_same_batch)
+
+    def _inspect_broken(self, o: Tensor, gradient: Tensor) -> None:
+        """Note how much of the first dL/dout with a NaN is NaN, and whether the output is; on an accelerator, never."""
+        is_known_broken = bool(self._broken) and self._broken["step"] == self._step
+        if (self._broken and not is_known_broken) or not gradient.is_cpu:
+            return
+        if not is_known_broken and bool(gradient.sum().isfinite()):
+            return
+        bad, live = int((~gradient.isfinite()).sum()), int((gradient != 0).sum())
+        counts = {"entries": gradient.numel(), "bad_entries": bad, "live_entries": live}
+        self._broken |= {"step": self._step, **counts, "is_output_finite": bool(o.isfinite().all())}
+        self._has_changed = True
+
+    def _count_reached(self, channels: int, gradient: Tensor) -> None:
+        """How many of the nodes that the loss counts get a message; rows of other things than nodes are not counted."""
+        reached, rows = self._reached, (as_rows(gradient.detach(), channels) != 0).any(1)
+        if reached is None or rows.shape != reached.shape:
+            return
+        labeled, of_labeled = int(rows.sum()), int((reached & rows).sum())
+        share = of_labeled / labeled if labeled else 1.0
+        if labeled and (not self._messages or share > self._messages["reached"] / self._messages["labeled"]):
+            self._messages = {"labeled": labeled, "reached": of_labeled, "nodes": len(rows),
+                              "reached_nodes": int(reached.sum())}  # fmt: skip
+            self._has_changed = True
 
     def _inspect_loss(
         self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor
@@ -215,6 +302,9 @@ class Inspection:
         name, misfit, labels = criterion.identify(o, gradient)
         self._criteria.append(name)
         self._output |= {"criterion_misfit": misfit} if name else {}
+        if name in criterion.ON_LOGITS:
+            self._output["predicted_share"] = criterion.predicted_share(o, gradient)
+            self._output["separation"] = criterion.separation(o, gradient)
         if record is not None and record < _FIRST_TARGETS:
             self._inspect_targets(o, gradient, step)
         if not name and "implied_mse" not in self._implied:
@@ -256,6 +346,12 @@ class Inspection:
             self._has_changed = True
         sample.is_reached = np.array(self._are_reached(), dtype=bool)
         self._batches.before_step(sample)
+        self._loop.before_step(optimizers)
+        if not self._inputs and self._first_inputs:
+            self._inspect_inputs(self._first_inputs)
+        if self.is_due:
+            gradients = [each.grad for each in self.parameters if each.grad is not None]
+            self._is_flat = bool(gradients) and not any(bool(gradient.any()) for gradient in gradients)
         if sample.unscale_raw is not None and not self._has_scaled_loss:
             self._has_scaled_loss = self._has_changed = True
 
@@ -267,6 +363,7 @@ class Inspection:
             record: Number of the record that it will be; None if it is not recorded.
         """
         self._step, self._record = step, record
+        self._output_nodes, self._first_inputs, self._reached = [], [], None
         self._batches.start_step(is_recorded=record is not None)
         if record is not None:
             self.is_due = record in _INSPECTED or record % _INSPECT_EVERY == 0
@@ -292,8 +389,13 @@ class Inspection:
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
         layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
+        of_edges = {"edge_weights": self._edge_weights, "messages": self._messages}
+        loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end}
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
-        return {"inputs": self._inputs, "output": output, **layers, **graph, **loop, **self._modules}
+        if self._plain_tensors is not None:
+            graph["plain_tensors"] = self._plain_tensors
+        facts = {**layers, **of_edges, **graph, **loss, **loop, **self._modules}
+        return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""
@@ -305,6 +407,20 @@ class Inspection:
             return None
         first = {name: found[0][name] for name in ("step", "loss")}
         return {**first, "low": min(targets), "high": max(targets), "spread": spread}
+
+
+def _data(module: nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
+    """The floating-point matrices that a layer is given as data: named, and nothing that was computed with weights."""
+    named = [pair for name, item in zip(_argument_names(module), inputs, strict=False) for pair in
+             named_tensors(item, name)]  # fmt: skip
+    matrices = ((name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad)
+    return [(name, x) for name, x in matrices if x.layout is torch.strided and not is_distributed(x)]
+
+
+def _is_regular(x: Tensor) -> bool:
+    """Whether numbers were made by rule: they ascend or descend, or some are exactly zero or one."""
+    steps = x.diff()
+    return bool(((x == 0) | (x == 1)).any() | (steps >= 0).all() | (steps <= 0).all())
 
 
 def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
 from gatdiag.recorder.guard import Guard
-from gatdiag.recorder.hooks.backward import BackwardPasses, find_loss, is_in_backward_pass
+from gatdiag.recorder.hooks.backward import BackwardPasses, find_losses, is_in_backward_pass
 from gatdiag.recorder.hooks.modules import ModuleHooks
 from gatdiag.recorder.hooks.optimizers import OptimizerHooks, find_calling_scaler, output_unscale, parameter_unscale
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
@@ -303,7 +303,9 @@ class StepRecorder:
             sample.loss = []
         elif self._backward_passes.is_surprised and all(tensor.is_cpu for tensor in flat.tensors):
             sample.loss.append(None)
-        sample.loss += find_loss()
+        losses = find_losses()
+        sample.loss += [None if loss is None else loss.detach().reshape(()).clone() for loss in losses]
+        self.guard("signals", self.inspection.on_loss, [loss for loss in losses if loss is not None])
 
     def _sampled(self) -> FlatParameters:
         """The parameters that samples are taken of; all, as long as there is no plan."""
@@ -458,7 +460,7 @@ class StepRecorder:
         """Measure and write what waits, and the rows of `steps` before this step."""
         if self.buffer is not None:
             self.buffer.measure(before)
-            self.guard("signals", self._write_inspection, at_once=True)
+        self.guard("signals", self._write_inspection, at_once=True)
 
     # --- optimizers ---------------------------------------------------------------------------------------------------
 
@@ -515,6 +517,8 @@ class StepRecorder:
 
     def _make_plan(self) -> None:
         trace = self.modules.trace
+        if trace is not None:
+            self.guard("signals", self.inspection.note_plain_tensors, trace.read_attributes)
         self.modules.end_trace()
         self._binding = Binding(self._root)
         is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())

@@ -30,6 +30,7 @@ _LAW: Final = {
     "residual?": ([_NUMBER], None),
     "terms?": ([_TERM], None),
 }
+_LOSS: Final = {"operations?": [str], "divides?": bool, **dict.fromkeys(("empty?", "target_of?"), _TEXT)}
 _SIGNALS: Final = {
     "inputs?": [
         {
@@ -41,7 +42,8 @@ _SIGNALS: Final = {
     ],
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
-        **dict.fromkeys(("implied_mse?", "implied_variance?", "first_cross_entropy?"), _NUMBER),
+        **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_square?"), _NUMBER),
+        **dict.fromkeys(("first_cross_entropy?", "predicted_share?", "separation?"), _NUMBER),
         **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
         **dict.fromkeys(("implied_step?", "counted_targets?"), _COUNT),
         **dict.fromkeys(("has_graph?", "softmax_over_rows?"), _FLAG),
@@ -50,6 +52,20 @@ _SIGNALS: Final = {
     },
     "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER}},
     "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER}},
+    "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
+    "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),
+    "loss_graph?": _LOSS,
+    "broken_loss?": {
+        **_LOSS,
+        **dict.fromkeys(("step?", "entries?", "bad_entries?", "live_entries?"), int),
+        "is_output_finite?": bool,
+    },
+    "slope_end?": {"operation?": str, "length?": int},
+    "loop?": {
+        **dict.fromkeys(("recorded_steps", "steps_of_new_optimizers", "backward_passes?"), int),
+        "weights_move?": bool,
+    },
+    "plain_tensors?": [{"name": str, "distinct": _NUMBER, "is_regular": bool}],
     "after_sigmoid?": [str],
     "unreached?": [str],
     "foreign_leaves?": int,

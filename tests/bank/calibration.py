@@ -247,6 +247,34 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"loss": "times zero"}, layer="sage", depth=2, task="regression"),
         row({"loss": "empty mask"}, layer="gcn", depth=6, residual=True),
     ),
+    "target-nonfinite": (
+        row({"labels": "one in ten missing"}, layer="gcn", depth=2, task="regression"),
+        row({"labels": "one in ten missing"}, layer="sage", depth=3, task="regression", **by("SGD", 0.05)),
+    ),
+    "empty-selection": (
+        row({"loss": "masked, once by nothing"}, layer="sage", depth=2),
+        row({"loss": "masked, once by nothing"}, layer="gcn", depth=3, **SGD),
+    ),
+    "no-step": (
+        row({"loop": "no step"}, layer="gcn", depth=2),
+        row({"loop": "no step"}, layer="mlp", depth=3, task="regression", steps=60),
+    ),
+    "optimizer-recreated": (
+        row({"loop": "new optimizer"}, layer="sage", depth=3, **by("momentum", 0.01)),
+        row({"loop": "new optimizer"}, layer="gcn", depth=3, **by("momentum", 0.02)),
+    ),
+    "target-is-output": (
+        row({"loss": "scores of each other"}, layer="gcn", depth=2, task="links", steps=200),
+        row({"loss": "scores of each other"}, layer="sage", depth=3, task="links", steps=200),
+    ),
+    "loss-unbounded": (
+        row({"loss": "negative log-likelihood"}, layer="sage", depth=3, **by("SGD", 0.05), steps=200),
+        row({"loss": "negative log-likelihood"}, layer="gcn", depth=2, lr=0.03),
+    ),
+    "target-scale": (
+        row({"labels": "far from zero"}, layer="sage", depth=3, task="regression"),
+        row({"labels": "far from zero"}, layer="gatv2", depth=2, task="regression", steps=60),
+    ),
     "law-broken": (
         row({"loss": "penalized later"}, layer="gcn", depth=3, **by("SGD", 0.1)),
         row({"disturb": "gradient scaled later"}, layer="sage", depth=3, **by("SGD", 0.1)),

@@ -171,6 +171,17 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"loss": "empty mask"}, layer="cheb", depth=3, graph="tree", **SLOW),
         row({"output": "detached"}, layer="graph", depth=3, task="links", graph="small world"),
     ),
+    "target-nonfinite": (row({"labels": "one in ten missing"}, layer="tag", depth=3, graph="grid", task="regression"),),
+    "empty-selection": (row({"loss": "masked, once by nothing"}, layer="cheb", depth=3, graph="tree"),),
+    "no-step": (row({"loop": "no step"}, layer="tag", depth=3, graph="grid"),),
+    "optimizer-recreated": (
+        row({"loop": "new optimizer"}, layer="cheb", depth=3, graph="tree", **by("Nesterov", 0.0005)),
+    ),
+    "target-is-output": (
+        row({"loss": "scores of each other"}, layer="graph", depth=3, task="links", graph="small world", steps=200),
+    ),
+    "loss-unbounded": (row({"loss": "negative log-likelihood"}, layer="tag", depth=3, graph="tree", lr=0.03),),
+    "target-scale": (row({"labels": "far from zero"}, layer="graph", depth=3, graph="grid", task="regression"),),
     "law-broken": (
         row({"loss": "penalized later"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.001), steps=200),
         row({"disturb": "gradient scaled later"}, layer="mlp", depth=4, **SLOW),

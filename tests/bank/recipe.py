@@ -42,6 +42,7 @@ class Recipe:
         clears: Whether gradients are cleared before each backward pass.
         loss: What is minimized: a key of `training.LOSSES`.
         disturb: What happens between backward pass and optimizer step: a key of `training.DISTURBANCES`, or "".
+        loop: ``usual``, ``no step`` (the optimizer is never called) or ``new optimizer`` (one for each step).
         resumed: Whether recording stops halfway and is resumed.
         seed: Of the graph, the weights, the batches and dropout.
     """
@@ -78,6 +79,7 @@ class Recipe:
     clears: bool = True
     loss: str = "usual"
     disturb: str = ""
+    loop: Literal["usual", "no step", "new optimizer"] = "usual"
     resumed: bool = False
     seed: int = 0
 

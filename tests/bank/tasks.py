@@ -1,5 +1,6 @@
 """Recipe -> synthetic data: a graph, features and labels, drawn from the seed."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -253,5 +254,7 @@ LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
     "true": lambda y, generator: y,
     "all one": lambda y, generator: torch.ones_like(y),
     "random": lambda y, generator: y[torch.randperm(len(y), generator=generator)],
+    "one in ten missing": lambda y, generator: torch.where(torch.rand(y.shape, generator=generator) < 0.1, math.nan, y),
+    "far from zero": lambda y, generator: y - 100,
 }
 """Name -> the labels that the training sees (true labels, generator)."""

@@ -89,15 +89,18 @@ class Training:
         scheduler = LambdaLR(optimizer, lambda step: _SCHEDULES[recipe.schedule](step, recipe.steps))
         for step in range(recipe.steps):
             batch = self.task.sample(recipe.batch, generator)
-            if recipe.clears:
+            if recipe.loop == "new optimizer":
+                optimizer = self.make_optimizer(model)
+            if recipe.clears or recipe.loop == "new optimizer":
                 optimizer.zero_grad()
             loss = self.loss(model(*batch.args)[batch.rows], batch.y, model, step)
             loss.backward()
             if recipe.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             DISTURBANCES[recipe.disturb](model, step)
-            optimizer.step()
-            scheduler.step()
+            if recipe.loop != "no step":
+                optimizer.step()
+                scheduler.step()
             scalars = {"loss": loss.item()}
             if step % _EVALUATE_EVERY == 0 or step == recipe.steps - 1:
                 for is_training in (True, False):
@@ -209,6 +212,19 @@ def _penalize_later(out: Tensor, y: Tensor, model: RecipeModel, step: int) -> Te
     return _usual_loss(out, y) + (0.01 * penalty if step >= 20 else 0.0)
 
 
+def _average_selected(out: Tensor, y: Tensor, model: RecipeModel, step: int) -> Tensor:
+    """A mean over a mask, which in step 10 selects nothing."""
+    mask = torch.full((len(y),), float(step != 10))
+    return (F.cross_entropy(out, y, reduction="none") * mask).sum() / mask.sum()
+
+
+def _compare_scores(out: Tensor, y: Tensor) -> Tensor:
+    """The scores of the negative examples are the labels of the positive ones."""
+    positive, negative = (out[y == label] for label in (1, 0))
+    count = min(len(positive), len(negative))
+    return F.binary_cross_entropy_with_logits(positive[:count], negative[:count])
+
+
 LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]] = {
     "usual": lambda out, y, model, step: _usual_loss(out, y),
     "times zero": lambda out, y, model, step: 0.0 * _usual_loss(out, y),
@@ -217,6 +233,8 @@ LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]
     "broadcast": lambda out, y, model, step: (out - y.flatten()).square().mean(),
     "broadcast, absolute": lambda out, y, model, step: (out - y.flatten()).abs().mean(),
     "penalized later": _penalize_later,
+    "masked, once by nothing": _average_selected,
+    "scores of each other": lambda out, y, model, step: _compare_scores(out, y),
     "label smoothing": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=0.1),
     "summed": lambda out, y, model, step: _usual_loss(out, y) * len(y),
 }

@@ -105,22 +105,20 @@ def versions(gradients: Iterable[Tensor | None]) -> list[tuple[int, int]]:
     return [(id(gradient), gradient._version) for gradient in gradients if gradient is not None]
 
 
-def find_loss() -> list[Tensor | None]:
-    """What `backward()` was called on, in a hook that it calls: the sum of its scalars; None if they are no scalars.
+def find_losses() -> list[Tensor | None]:
+    """What `backward()` was called on, in a hook that it calls, with its graph; None for all if they are no scalars.
 
     Nothing if something else computes gradients, such as `torch.autograd.grad`.
     """
     call = _find_call()
     if call is None:
         return []
-    called = call.f_locals
-    tensors, given = called["tensors"], called["grad_tensors"]
+    tensors, given = call.f_locals["tensors"], call.f_locals["grad_tensors"]
     losses = [tensors] if isinstance(tensors, Tensor) else [*tensors]
-    if given is not None and any(each is not None for each in ([given] if isinstance(given, Tensor) else given)):
+    is_weighted = given is not None and any(x is not None for x in ([given] if isinstance(given, Tensor) else given))
+    if is_weighted or not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
         return [None]
-    if not losses or any(loss.numel() != 1 or not loss.is_floating_point() for loss in losses):
-        return [None]
-    return [sum((loss.detach().reshape(()) for loss in losses[1:]), start=losses[0].detach().reshape(()).clone())]
+    return [*losses]
 
 
 def _find_call() -> FrameType | None:

@@ -1,0 +1,84 @@
+"""What the edges do to the messages: weights that a normalization cannot take, and labeled nodes that get none."""
+
+from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.names import join_names, short
+
+
+@cause(
+    "input-edge-weights",
+    "Edge weights cannot be normalized",
+    rank=13,
+    why="the root of a negative degree is NaN",
+    figure="overview",
+    falsified_by="torch_geometric.utils.scatter(edge_weight, edge_index[1]).min() is above -1, and no weight is NaN.",
+    remedy=Remedy(
+        "edge_weight = edge_weight.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges"
+    ),
+    severity="error",
+    is_independent=True,
+)
+def check_edge_weights(facts: Facts) -> Finding | str | None:
+    """Edge weights that are NaN, or so negative that the degree of a node, whose root is taken, is negative."""
+    known = facts.signals.get("edge_weights")
+    if not known:
+        return "no layer was given weights of edges"
+    if not facts.is_non_finite and facts.run.meta["first_non_finite"] is None:
+        return None
+    bad = {name: one for name, one in known.items() if one["negative_degrees"] or one["non_finite"]}
+    if not bad:
+        return None
+    one = next(iter(bad.values()))
+    if one["non_finite"]:
+        what = f"{one['non_finite']:,} of the {one['count']:,} edge weights are NaN or infinite"
+    else:
+        what = (
+            f"{one['negative']:,} of the {one['count']:,} edge weights are negative, so that the weights of "
+            f"{one['negative_degrees']:,} nodes add up to less than zero, and the layer divides by the root of that sum"
+        )
+    return facts.finding(
+        "input-edge-weights",
+        f"{what[0].upper()}{what[1:]}: their messages are NaN ({join_names([*map(short, bad)])}).",
+        Evidence("nodes whose weights add up to less than zero", one["negative_degrees"], "nodes"),
+        Evidence("negative edge weights", one["negative"], "edges"),
+        Evidence("edge weights that are NaN or infinite", one["non_finite"], "edges"),
+        threshold="Exact: no threshold.",
+        layers=tuple(bad),
+    )
+
+
+@cause(
+    "input-without-messages",
+    "Labeled nodes get no messages",
+    rank=292,
+    why="weights of neighbors get no gradient",
+    figure="smoothing_by_layer",
+    falsified_by="Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",
+    remedy=Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
+    is_independent=True,
+    limits={
+        "reached": Limit(0.1, "share of labeled nodes that an edge reaches; healthy runs 0.5 to 1, reversed edges 0"),
+        "reached-others": Limit(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
+    },
+)
+def check_messages(facts: Facts) -> Finding | str | None:
+    """Nodes whose outputs the loss counts get no message, though other nodes do: edges point the other way."""
+    counts = facts.signals.get("messages")
+    if not counts:
+        return "the loss counts no outputs of single nodes, or no layer was given an edge_index"
+    share, of_all = counts["reached"] / counts["labeled"], counts["reached_nodes"] / counts["nodes"]
+    if facts.state == "trained" or share >= limit("reached") or of_all - share < limit("reached-others"):
+        return None
+    return facts.finding(
+        "input-without-messages",
+        f"Of the {counts['labeled']:,} nodes that the loss counts only {counts['reached']:,} get a message from "
+        f"another node; of all {counts['nodes']:,} nodes {counts['reached_nodes']:,} do. For the labeled ones the "
+        "network is an MLP. Messages go from edge_index[0] to edge_index[1]; the edges may point the other way, or "
+        "be numbered in another order than the nodes.",
+        Evidence("share of the labeled nodes that an edge reaches", share),
+        Evidence("share of all nodes that an edge reaches", of_all),
+        threshold=f"Flagged below {threshold_text('reached', 'reached-others')}.",
+        severity="warning",
+    )

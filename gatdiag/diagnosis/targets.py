@@ -1,0 +1,275 @@
+"""The targets and what the loss makes of them: NaN, scale, a target that is an output, no lower bound, one class."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.wording import number, percent
+from gatdiag.summary import logged_series, scores
+
+# operations of a loss that return finite numbers, and finite slopes, for all finite numbers
+_DEFINED: Final = frozenset({
+    "Add", "Sub", "Mul", "Neg", "Abs", "Pow", "Mean", "Sum", "Index", "IndexSelect", "Select", "Slice", "Squeeze",
+    "Unsqueeze", "View", "UnsafeView", "Reshape", "Expand", "Permute", "Transpose", "T", "Clone", "ToCopy", "Cat",
+    "Stack", "Gather", "MaskedSelect", "Relu", "LeakyRelu", "Clamp", "LogSoftmax", "Softmax", "Sigmoid",
+    "LogSigmoid", "Softplus", "NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss", "HuberLoss",
+    "BinaryCrossEntropyWithLogits", "Tanh", "Alias", "Where", "MaskedFill", "AsStrided", "Split", "Unbind", "Repeat",
+})  # fmt: skip
+_BINARY: Final = ("BinaryCrossEntropy", "KlDiv")
+_NO_GRAPH = "the graph of the loss was not seen"
+
+
+@cause(
+    "target-nonfinite",
+    "NaN or infinity in the targets",
+    rank=11,
+    why="NaN spreads from the loss to every weight",
+    figure="training_curves",
+    falsified_by="torch.isfinite(y).all() is True for the targets, and the weights, that the loss is given.",
+    remedy=Remedy(
+        "known = y.isfinite()  # targets that are missing\n"
+        "loss = torch.nn.functional.mse_loss(out[known], y[known])  # or your loss, of these alone"
+    ),
+    severity="error",
+    is_independent=True,
+)
+def check_non_finite(facts: Facts) -> Finding | str | None:
+    """NaN in the targets: outputs are finite, and dL/dout is NaN in some entries, though no operation can make it."""
+    broken = facts.signals.get("broken_loss") or {}
+    if not broken.get("bad_entries") or not broken.get("is_output_finite") or not _is_defined(broken):
+        return None
+    share = broken["bad_entries"] / broken["entries"]
+    if is_mean_of_nothing(facts) or (share == 1 and broken.get("divides")):
+        return None
+    return facts.finding(
+        "target-nonfinite",
+        f"At step {broken['step']:,} {percent(share)} of the entries of dL/dout are NaN or infinite, though the output "
+        "is finite and the loss holds no operation that is undefined for finite numbers: the targets (or weights of "
+        "the loss) there are NaN or infinite. After one step every weight is NaN.",
+        Evidence("NaN or infinite entries of dL/dout", broken["bad_entries"], "entries"),
+        Evidence("entries of dL/dout", broken["entries"], "entries"),
+        threshold="Flagged from the first entry on.",
+        steps=(int(broken["step"]),),
+    )
+
+
+def _is_defined(loss: dict[str, object]) -> bool:
+    """Whether the graph of a loss was seen, and no operation in it makes NaN or infinity of finite numbers."""
+    operations = loss.get("operations")
+    divides = {"Div"} if loss.get("divides") else set[str]()
+    return isinstance(operations, list) and bool(operations) and {*operations} <= _DEFINED | divides
+
+
+def is_mean_of_nothing(facts: Facts) -> bool:
+    """Whether the first NaN of the loss is the mean over a selection without rows.
+
+    A mean shows it by its shape. A sum over a mask that is divided by the number of ones, 0 / 0, makes every entry of
+    dL/dout NaN; cross-entropy of rows that are all ignored none.
+    """
+    broken = facts.signals.get("broken_loss") or {}
+    if broken.get("empty"):
+        return True
+    if not _is_defined(broken) or not broken.get("is_output_finite"):
+        return False
+    bad = broken["bad_entries"]
+    if not bad:
+        return "NllLoss" in broken["operations"]
+    is_of_classes = any(name.startswith("NllLoss") for name in broken["operations"])
+    is_all = bad == broken["live_entries"]
+    return bool(broken["divides"] and is_all and (is_of_classes or broken["step"] > 0))
+
+
+@cause(
+    "empty-selection",
+    "The loss is the mean of nothing",
+    rank=12,
+    why="0 / 0 is NaN, and spreads to every weight",
+    figure="training_curves",
+    falsified_by="mask.sum() is above zero in every step.",
+    remedy=Remedy("if not mask.any():\n    continue  # skip the batch; or divide by mask.sum().clamp(min=1)"),
+    severity="error",
+    is_independent=True,
+)
+def check_empty(facts: Facts) -> Finding | str | None:
+    """A loss that is the mean of nothing, in some step."""
+    if not is_mean_of_nothing(facts):
+        return None
+    broken = facts.signals["broken_loss"]
+    spreads = bool(broken.get("bad_entries"))
+    effect = "and after this step every weight is, too" if spreads else "which says nothing about the model"
+    return facts.finding(
+        "empty-selection",
+        f"At step {broken['step']:,} the loss is the mean over a selection without rows (a mask without a "
+        f"true entry, a batch without labels): 0 / 0 is NaN, {effect}.",
+        Evidence("step of the first such loss", broken["step"]),
+        threshold="Exact: no threshold.",
+        steps=(int(broken["step"]),),
+    )
+
+
+@cause(
+    "target-is-output",
+    "The target is an output of the model",
+    rank=42,
+    why="the loss does not know what is right",
+    figure="training_curves",
+    falsified_by="target.requires_grad is False where the loss is called.",
+    remedy=Remedy(
+        "scores = torch.cat([positive, negative])\n"
+        "labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])\n"
+        "loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)"
+    ),
+    severity="certain",
+    is_independent=True,
+)
+def check_is_output(facts: Facts) -> Finding | str | None:
+    """The target of a binary cross-entropy or divergence is computed by the model itself, with its gradient."""
+    loss = facts.signals.get("loss_graph") or {}
+    if not loss:
+        return _NO_GRAPH
+    name = str(loss.get("target_of") or "")
+    if not name.startswith(_BINARY):
+        return None
+    return facts.finding(
+        "target-is-output",
+        f"The target of the loss ({name}) is an output of the model, too, and gets a gradient: nothing says which "
+        "output should be high, and which low. For targets outside of 0 to 1 this loss has no lower bound.",
+        Evidence("targets that are computed by the model", 1.0),
+        threshold="Exact: no threshold.",
+    )
+
+
+@cause(
+    "loss-unbounded",
+    "The loss has no lower bound",
+    rank=44,
+    why="outputs grow instead of becoming right",
+    figure="training_curves",
+    falsified_by="The loss has a lowest value, and training approaches it.",
+    remedy=Remedy("print(loss, out.abs().max())  # both grow: look for a flipped sign, or bound the outputs"),
+    severity="certain",
+    is_independent=True,
+    limits={
+        "bottomless": Limit(100, "times the size of the first loss; log-likelihoods of densities reach a few times it"),
+    },
+)
+def check_unbounded(facts: Facts) -> Finding | str | None:
+    """The negative log-likelihood of outputs that are no log-probabilities, or a loss that falls without end."""
+    if facts.has_several_optimizers:
+        return "there are several optimizers, each with a loss of its own"
+    output, operations = facts.output, (facts.signals.get("loss_graph") or {}).get("operations", [])
+    is_raw = "NllLoss" in operations and not {"LogSoftmax", "Log"} & {*operations}
+    high, low = float(output.get("max", 0.0)), float(output.get("min", 0.0))
+    if is_raw and output.get("criterion") == "nll" and (high > 1 or (high > 0 and low < 0)):
+        return facts.finding(
+            "loss-unbounded",
+            "nll_loss expects log-probabilities, which are never positive, but gets raw outputs: it is minus the "
+            "output of the right class, which any step can lower further by scaling the output up.",
+            Evidence("largest output", high),
+            threshold="Exact: log-probabilities are at most 0.",
+            remedy=Remedy("return torch.log_softmax(x, -1)  # in forward; or cross_entropy instead of nll_loss"),
+        )
+    losses = facts.finite_loss
+    last, scale = median(losses[-max(3, len(losses) // 10) :]), max(1.0, abs(facts.first_loss))
+    middle = median(losses[len(losses) // 2 :])
+    if len(losses) < limit("steps") or not last < -limit("bottomless") * scale or not last < 1.05 * middle:
+        return None
+    return facts.finding(
+        "loss-unbounded",
+        f"The loss is {number(last)} and still falls: a loss without a lowest value is lowered by outputs that grow "
+        "without end, whatever the targets are (a flipped sign, a product that is maximized).",
+        Evidence("loss at the end over its size at the start", last / scale),
+        threshold=f"Flagged below minus {threshold_text('bottomless')}.",
+        severity="warning",
+    )
+
+
+@cause(
+    "target-scale",
+    "Targets are far from zero",
+    rank=125,
+    why="all steps are spent on the mean of the targets",
+    figure="training_curves",
+    falsified_by="With standardized targets the loss, over their variance, stays as high.",
+    remedy=Remedy("y = (y - y.mean(0)) / y.std(0)  # the targets, before training; undo it for predictions"),
+    limits={
+        "offset": Limit(
+            3, "mean of the targets over their standard deviation; standardized targets 0, counts and prices about 1"
+        ),
+        "above-variance": Limit(1, "times the variance of the targets: the loss of a constant that is their mean"),
+    },
+)
+def check_scale(facts: Facts) -> Finding | str | None:
+    """Targets of a squared error that are far from zero, relative to their spread, and a loss above their variance."""
+    variance, mean_square = facts.target_variance, float(facts.output.get("implied_square", math.nan))
+    if not variance > 0 or not mean_square > 0:
+        return "the loss is no mean squared error of the output"
+    offset = math.sqrt(max(0.0, mean_square - variance) / variance)
+    if facts.state not in ("failing", "untrained") or not offset > limit("offset") or facts.is_learning:
+        return None
+    if not facts.last_loss > limit("above-variance") * variance:
+        return None
+    return facts.finding(
+        "target-scale",
+        f"The targets are around {number(math.sqrt(max(0.0, mean_square - variance)))}, {number(offset)} times their "
+        f"standard deviation of {number(math.sqrt(variance))}: what the network learns is part of their mean, and the "
+        f"loss is {number(facts.last_loss / variance)} times their variance.",
+        Evidence("mean of the targets over their standard deviation", offset),
+        Evidence("loss at the end over the variance of the targets", facts.last_loss / variance),
+        threshold=f"Flagged above {threshold_text('offset', 'above-variance')}.",
+    )
+
+
+@cause(
+    "class-imbalance",
+    "One class is predicted for all",
+    rank=294,
+    why="a constant has a low loss where one class is frequent",
+    figure="training_curves",
+    falsified_by="With weights of classes the rare ones are not predicted either.",
+    needs_training=True,
+    limits={
+        "imbalance-share": Limit(0.8, "share of the most frequent class: a constant is right in four of five"),
+        "as-share": Limit(0.03, "between the logged accuracy and the share of the most frequent class"),
+        "separates": Limit(0.6, "AUC of the frequent class on a batch: one half is chance, a network that learns 0.7"),
+    },
+)
+def check_imbalance(facts: Facts) -> Finding | str | None:
+    """Most labels are of one class, and that class is predicted for every example."""
+    labels = np.asarray(facts.output.get("labels") or [], float)
+    predicted = facts.output.get("predicted_share")
+    if predicted is None or labels.sum() < limit("labels"):
+        return "labels or predictions were not seen"
+    share = float(labels.max() / labels.sum())
+    if facts.state not in ("failing", "partly") or not limit("imbalance-share") < share < 1 or predicted < 1:
+        return None
+    if facts.output.get("separation", 1.0) > limit("separates") or not facts.progress < limit("fall"):
+        return None  # it learns to tell rare ones, and only the threshold is to be chosen
+    logged = [series.iloc[-1] for name in scores(facts.run).get("accuracy", ())
+              if len(series := logged_series(facts.run, name).dropna())]  # fmt: skip
+    if any(abs(value - share) > limit("as-share") for value in logged):
+        return None
+    count = len(labels)
+    weights = [round(float(labels.sum() / (count * each)), 3) if each else 1.0 for each in labels]
+    fix = f"loss = torch.nn.functional.cross_entropy(out, y, weight=torch.tensor({weights}))"
+    if facts.output.get("criterion") == "bce-logits":
+        ratio = labels[0] / max(1.0, labels[1])
+        loss = "torch.nn.functional.binary_cross_entropy_with_logits"
+        fix = f"loss = {loss}(out, y, pos_weight=torch.tensor({ratio:.3g}))"
+    accuracy = f" Its accuracy of {percent(logged[0])} is that of a constant." if logged else ""
+    return facts.finding(
+        "class-imbalance",
+        f"{percent(share)} of the labels are of class {int(labels.argmax())}, and at the end this class is predicted "
+        f"for every example.{accuracy}",
+        Evidence("share of the most frequent class", share),
+        Evidence("share of the most frequent prediction", float(predicted)),
+        Evidence("AUC of the frequent class against the others", facts.output.get("separation", math.nan)),
+        threshold=f"Flagged above {threshold_text('imbalance-share')}, and an AUC below {threshold_text('separates')}.",
+        severity="warning",
+        remedy=Remedy(f"{fix}  # and look at balanced accuracy or average precision"),
+    )

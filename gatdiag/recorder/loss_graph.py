@@ -1,0 +1,137 @@
+"""What the graph of a loss shows: which operations lie between the model's output and the loss, and over what.
+
+Only the names of autograd's nodes and the shapes that they expect are read: by the time a hook runs, the tensors that
+nodes nearer to the loss had saved are gone.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_MAX_NODES: Final = 10_000
+_MAX_NAMES: Final = 40
+# losses whose target may require a gradient, by the start of the node's name; it is their second input
+_WITH_TARGET: Final = ("BinaryCrossEntropy", "MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv")
+
+
+def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
+    """The operations from a loss back to the model's outputs, as they stand in meta.json.
+
+    Args:
+        loss: What `backward()` was called on.
+        outputs: The nodes that computed the model's outputs.
+
+    Returns:
+        "operations", from the loss to the output, without those on other ways to parameters; "empty", the first of
+        them that computes nothing (a mean over no rows); "divides", whether a single number is divided by one that
+        requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model.
+
+    Example:
+        >>> weight = torch.ones(3, requires_grad=True)
+        >>> out = weight * torch.arange(3.0)
+        >>> describe_loss(out[out > 5].mean(), {out.grad_fn})
+        {'operations': ['Mean', 'Index'], 'empty': 'Mean', 'divides': False, 'target_of': None}
+    """
+    path = [*_path(loss.grad_fn, outputs)]
+    names = [operation_name(node) for node in path]
+    empty = next((name for node, name in zip(path, names, strict=True) if _is_of_nothing(node)), None)
+    return {
+        "operations": list(dict.fromkeys(names))[:_MAX_NAMES],
+        "empty": empty,
+        "divides": any(map(_is_quotient_of_numbers, path)),
+        "target_of": next((name for node, name in zip(path, names, strict=True) if _has_target_of(node, path, outputs)),
+                          None),
+    }  # fmt: skip
+
+
+def operation_name(node: Any) -> str:
+    """The name of an operation, such as "LogSoftmax" for LogSoftmaxBackward0; "Root" for a power below one."""
+    name = type(node).__name__.partition("Backward")[0]
+    exponent = getattr(node, "_saved_exponent", 1) if name == "Pow" else 1
+    return name if not isinstance(exponent, int | float) or exponent >= 1 else "Root"
+
+
+def follow_slope(output: Any, report: Callable[[str, int], None]) -> None:
+    """Watch the running backward pass, from the node of an output on, for operations that return only zeros.
+
+    Args:
+        output: The node that computed the output; it and those before it have not run yet.
+        report: Called with the name of such an operation, and the length of the dimension that it runs over (0 if it
+            runs over none).
+    """
+
+    def watch(node: Any) -> None:
+        def after(returned: Any, given: Any) -> None:
+            if _is_nonzero(given) and not _is_nonzero(returned) and any(one is not None for one in returned):
+                report(name, length)
+
+        name, length = operation_name(node), _length_of_dimension(node)
+        node.register_hook(after)
+
+    for node in _nodes(output, ()):
+        if not hasattr(node, "variable"):
+            watch(node)
+
+
+def _path(loss: Any, outputs: Collection[Any]) -> Iterator[Any]:
+    """The nodes on the ways from a loss to outputs, those nearer to the loss first."""
+    nodes = [*_nodes(loss, outputs)]
+    leads = {*outputs}
+    for _ in range(2):  # a node may come before one that it leads to
+        for node in reversed(nodes):
+            if any(following in leads for following, _ in node.next_functions):
+                leads.add(node)
+    return (node for node in nodes if node in leads and node not in outputs)
+
+
+def _nodes(start: Any, ends: Collection[Any]) -> Iterator[Any]:
+    """The nodes behind a node, without those behind the ends."""
+    waiting, seen = [start], set[Any]()
+    while waiting and len(seen) < _MAX_NODES:
+        node = waiting.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if node not in ends:
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _shapes(node: Any) -> list[tuple[int, ...]]:
+    return [tuple(each.shape) for each in node._input_metadata if not each.is_nested_tensor]
+
+
+def _is_of_nothing(node: Any) -> bool:
+    """Whether it reduces rows of which there are none: the shape of what it was given has no entries, its own has."""
+    given = [shape for following, _ in node.next_functions if following is not None for shape in _shapes(following)]
+    has_none = any(0 in shape for shape in given)
+    return has_none and operation_name(node) in ("Mean", "NllLoss", "NllLoss2D", "MseLoss", "BinaryCrossEntropy",
+        "BinaryCrossEntropyWithLogits", "SmoothL1Loss", "HuberLoss", "Div")  # fmt: skip
+
+
+def _is_quotient_of_numbers(node: Any) -> bool:
+    if operation_name(node) != "Div" or _shapes(node) != [()] or len(node.next_functions) < 2:
+        return False
+    return node.next_functions[1][0] is None
+
+
+def _has_target_of(node: Any, path: Collection[Any], outputs: Collection[Any]) -> bool:
+    """Whether the target of a loss is computed by the model."""
+    if not operation_name(node).startswith(_WITH_TARGET) or len(node.next_functions) < 2:
+        return False
+    target = node.next_functions[1][0]
+    return target is not None and any(one in path or one in outputs for one in _nodes(target, outputs))
+
+
+def _length_of_dimension(node: Any) -> int:
+    """The length of the dimension that a softmax runs over; 0 for other operations."""
+    axis, shapes = getattr(node, "_saved_dim", None), _shapes(node)
+    if "Softmax" not in operation_name(node) or not isinstance(axis, int) or not shapes or not shapes[0]:
+        return 0
+    return shapes[0][axis if axis < len(shapes[0]) else axis - 2**64]
+
+
+def _is_nonzero(tensors: Any) -> bool:
+    return any(isinstance(one, Tensor) and one.layout is torch.strided and bool(one.any()) for one in tensors)

@@ -1,0 +1,256 @@
+"""Faults of data, loss and loop in small trainings, each beside the same training without it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import GCNConv, SAGEConv
+
+import gatdiag
+
+NAN = float("nan")
+
+
+def mlp(out=2):
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, out))
+
+
+def data(rows=120):
+    x = torch.randn(rows, 8)
+    return x, (x[:, 0] + x[:, 1] > 0).long()
+
+
+class Graph(nn.Module):
+    """Two convolutions."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.first, self.last = conv(8, 16), conv(16, 2)
+
+    def forward(self, x, *edges):
+        return self.last(self.first(x, *edges).relu(), *edges)
+
+
+class Periods(nn.Module):
+    """An attention over columns that only some of matter; a parameter, or a plain tensor."""
+
+    def __init__(self, is_registered):
+        super().__init__()
+        attention = torch.rand(8) + 0.1
+        self.attention = nn.Parameter(attention) if is_registered else attention
+        self.last = nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.last((x * (4 * self.attention).softmax(0)).sum(1, keepdim=True))
+
+
+def train(folder, model, loss_of, *, steps=60, lr=0.01, makes_steps=True, **watched):
+    """Watch a training with Adam and diagnose it; `loss_of` is given the number of the step."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    with gatdiag.watch(model, folder, every=1, **watched) as recorder:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss = loss_of(step)
+            if loss.requires_grad:
+                loss.backward()
+            if makes_steps:
+                optimizer.step()
+            recorder.log(loss=loss)
+    return gatdiag.diagnose(folder)
+
+
+def missing_target(is_faulty):
+    x, _ = data()
+    y = x[:, :2].clone()
+    y[3, 1] = NAN if is_faulty else 0.0
+    model = mlp()
+    return model, lambda step: F.mse_loss(model(x), y)
+
+
+def empty_selection(is_faulty):
+    x, y = data()
+    model = mlp()
+
+    def loss_of(step):
+        known = torch.full((len(y),), not (is_faulty and step % 7 == 5))
+        return F.cross_entropy(model(x)[known], y[known])
+
+    return model, loss_of
+
+
+def every_label_ignored(is_faulty):
+    x, y = data()
+    model, ignored = mlp(), torch.full_like(y, -100)
+    return model, lambda step: F.cross_entropy(model(x), ignored if is_faulty and step > 50 else y)
+
+
+def softmax_of_one_column(is_faulty):
+    x, y = data()
+    model = nn.Sequential(*mlp(1), *[nn.LogSoftmax(1)][: int(is_faulty)])
+    return model, lambda step: F.binary_cross_entropy_with_logits(model(x).view(-1), y.float())
+
+
+def rounded(is_faulty):
+    x, _ = data()
+    y = x[:, :1]
+    model = mlp(1)
+    return model, lambda step: F.mse_loss(model(x).round() if is_faulty else model(x), y)
+
+
+def scores_as_targets(is_faulty):
+    x, y = data()
+    model = mlp(1)
+
+    def loss_of(step):
+        out = model(x).view(-1)
+        positive, negative = out[y == 1][:40], out[y == 0][:40]
+        if is_faulty:
+            return F.binary_cross_entropy_with_logits(positive, negative)
+        return F.binary_cross_entropy_with_logits(out, y.float())
+
+    return model, loss_of
+
+
+def likelihood_of_logits(is_faulty):
+    x, y = data()
+    model = mlp()
+    return model, lambda step: F.nll_loss(model(x) if is_faulty else model(x).log_softmax(1), y)
+
+
+def flipped_sign(is_faulty):
+    x, _ = data()
+    y = x[:, :1]
+    model = mlp(1)
+    return model, lambda step: (-1) ** is_faulty * F.mse_loss(model(x), y) * (1 + 20 * is_faulty)
+
+
+def far_targets(is_faulty):
+    x, _ = data()
+    y = x[:, :1] + 50 * is_faulty
+    model = mlp(1)
+    return model, lambda step: F.mse_loss(model(x), y)
+
+
+def rare_class(is_faulty):
+    x, y = data(400)
+    y = (torch.arange(400) % 20 == 0).long() if is_faulty else y
+    model = nn.Linear(8, 2)
+    return model, lambda step: F.cross_entropy(model(x), y)
+
+
+def ring():
+    return torch.stack([torch.arange(120), (torch.arange(120) + 1) % 120])
+
+
+def negative_weights(is_faulty):
+    x, y = data()
+    weights = torch.ones(120)
+    weights[7] = -3.0 if is_faulty else 3.0
+    model = Graph(GCNConv)
+    return model, lambda step: F.cross_entropy(model(x, ring(), weights), y)
+
+
+def edges_reversed(is_faulty):
+    x, y = data()
+    edges = torch.stack([torch.arange(60, 120), torch.arange(60)])  # to the labeled ones
+    edges = edges.flip(0) if is_faulty else edges
+    y = (x[60:, 0] > 0).long()  # the class shows at the neighbor alone
+    model = Graph(SAGEConv)
+    return model, lambda step: F.cross_entropy(model(x, edges)[:60], y)
+
+
+def plain_tensor(is_faulty):
+    x, _ = data()
+    y = 2 * x[:, 7:]
+    model = Periods(not is_faulty)
+    return model, lambda step: F.mse_loss(model(x), y)
+
+
+CASES = {
+    missing_target: ("target-nonfinite", {}),
+    empty_selection: ("empty-selection", {}),
+    every_label_ignored: ("empty-selection", {}),
+    softmax_of_one_column: ("no-training-signal", {}),
+    rounded: ("no-training-signal", {}),
+    scores_as_targets: ("target-is-output", {}),
+    likelihood_of_logits: ("loss-unbounded", {}),
+    flipped_sign: ("loss-unbounded", {"steps": 150}),
+    far_targets: ("target-scale", {}),
+    rare_class: ("class-imbalance", {"steps": 101, "lr": 0.02}),
+    negative_weights: ("input-edge-weights", {}),
+    edges_reversed: ("input-without-messages", {"lr": 0.003}),
+    plain_tensor: ("parameters-not-registered", {"steps": 150, "lr": 0.05}),
+}
+
+
+@pytest.mark.parametrize("is_faulty", [True, False], ids=["faulty", "repaired"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, case, is_faulty):
+    torch.manual_seed(0)
+    code, options = CASES[case]
+    model, loss_of = case(is_faulty)
+    diagnosis = train(tmp_path / "run", model, loss_of, **options)
+    if is_faulty:
+        assert diagnosis.verdict.code == code, str(diagnosis)
+        assert diagnosis.verdict.severity in ("error", "warning")
+        assert diagnosis.verdict.remedy
+        assert diagnosis.verdict.falsified_by
+    else:
+        assert not [one for one in diagnosis if one.severity != "note"], str(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(softmax_of_one_column, "LogSoftmax over a dimension of size 1"), (rounded, "operation Round")],
+)
+def test_it_is_said_where_the_slope_ends(tmp_path, case, words):
+    torch.manual_seed(0)
+    assert words in train(tmp_path / "run", *case(is_faulty=True)).verdict.text
+
+
+def test_passes_without_a_step_are_told_unless_the_weights_move(tmp_path):
+    torch.manual_seed(0)
+    (x, y), model = data(), mlp()
+    diagnosis = train(tmp_path / "still", model, lambda step: F.cross_entropy(model(x), y), makes_steps=False)
+    assert (diagnosis.verdict.code, diagnosis.verdict.severity) == ("no-step", "error")
+
+    def loss_of(step):
+        with torch.no_grad():
+            model[0].weight.mul_(0.99)
+        return F.cross_entropy(model(x), y)
+
+    assert train(tmp_path / "moved", model, loss_of, makes_steps=False).verdict.code != "no-step"
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps_each", "expected"),
+    [
+        ({"momentum": 0.9}, 1, "optimizer-recreated"),
+        ({"momentum": 0.9}, 10, "healthy"),  # one for each epoch
+        ({}, 1, "healthy"),  # it remembers nothing
+    ],
+)
+def test_an_optimizer_that_makes_one_step_is_told_if_it_would_remember_gradients(tmp_path, kind, steps_each, expected):
+    torch.manual_seed(0)
+    (x, y), model = data(), mlp()
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for step in range(60):
+            if step % steps_each == 0:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.3 if not kind else 0.1, **kind)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert gatdiag.diagnose(tmp_path / "run").verdict.code == expected
+
+
+def test_inputs_are_seen_where_the_loop_calls_a_part_of_the_model(tmp_path):
+    torch.manual_seed(0)
+    x, y = data()
+    x[:, 0] = torch.arange(120) * 30
+    model = nn.ModuleDict({"encoder": mlp()})
+    train(tmp_path / "run", model, lambda step: F.cross_entropy(model["encoder"](x), y), steps=5)
+    (found,) = gatdiag.load(tmp_path / "run").meta["signals"]["inputs"]
+    assert (found["rows"], found["columns"]) == (120, 8)
+    assert found["largest_column"] == pytest.approx(float(x[:, 0].square().mean().sqrt()))

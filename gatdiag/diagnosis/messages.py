@@ -52,7 +52,7 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
 @cause(
     "input-without-messages",
     "Labeled nodes get no messages",
-    rank=292,
+    rank=245,
     why="weights of neighbors get no gradient",
     figure="smoothing_by_layer",
     falsified_by="Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",

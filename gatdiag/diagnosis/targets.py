@@ -198,7 +198,7 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
     falsified_by="With standardized targets the loss, over their variance, stays as high.",
     remedy=Remedy("y = (y - y.mean(0)) / y.std(0)  # the targets, before training; undo it for predictions"),
     limits={
-        "offset": Limit(
+        "target-offset": Limit(
             3, "mean of the targets over their standard deviation; standardized targets 0, counts and prices about 1"
         ),
         "above-variance": Limit(1, "times the variance of the targets: the loss of a constant that is their mean"),
@@ -210,7 +210,7 @@ def check_scale(facts: Facts) -> Finding | str | None:
     if not variance > 0 or not mean_square > 0:
         return "the loss is no mean squared error of the output"
     offset = math.sqrt(max(0.0, mean_square - variance) / variance)
-    if facts.state not in ("failing", "untrained") or not offset > limit("offset") or facts.is_learning:
+    if facts.state not in ("failing", "untrained") or not offset > limit("target-offset") or facts.is_learning:
         return None
     if not facts.last_loss > limit("above-variance") * variance:
         return None

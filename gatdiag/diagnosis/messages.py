@@ -59,7 +59,7 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
     remedy=Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
     is_independent=True,
     limits={
-        "reached": Limit(0.1, "share of labeled nodes that an edge reaches; healthy runs 0.5 to 1, reversed edges 0"),
+        "reached": Limit(0.1, "share of labeled nodes that an edge reaches; reversed edges reach none"),
         "reached-others": Limit(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
     },
 )

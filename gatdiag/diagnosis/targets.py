@@ -236,7 +236,7 @@ def check_scale(facts: Facts) -> Finding | str | None:
     limits={
         "imbalance-share": Limit(0.8, "share of the most frequent class: a constant is right in four of five"),
         "as-share": Limit(0.03, "between the logged accuracy and the share of the most frequent class"),
-        "separates": Limit(0.6, "AUC of the frequent class on a batch: one half is chance, a network that learns 0.7"),
+        "separates": Limit(0.6, "AUC of the frequent class on a batch: one half is chance"),
     },
 )
 def check_imbalance(facts: Facts) -> Finding | str | None:

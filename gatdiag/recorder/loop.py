@@ -15,7 +15,7 @@ class LoopFacts:
 
     def __init__(self) -> None:
         self._passes = self._steps = self._new = 0
-        self._sizes: list[float] = []  # of the parameters, at the first pass
+        self._sizes: list[complex] = []  # of the parameters, at the first pass
         self._moves = False  # the weights differ at a later pass without a step that was seen
         self._known = weakref.WeakSet[Optimizer]()
 
@@ -25,9 +25,9 @@ class LoopFacts:
         if self._steps:
             return False
         if self._passes == 1:
-            self._sizes = [float(each.sum()) for each in parameters]
+            self._sizes = [each.sum().item() for each in parameters]
         elif self._passes == _LATER:
-            self._moves = self._sizes != [float(each.sum()) for each in parameters]
+            self._moves = self._sizes != [each.sum().item() for each in parameters]
         return True
 
     def before_step(self, optimizers: Sequence[Optimizer]) -> None:

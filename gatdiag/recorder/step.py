@@ -329,9 +329,14 @@ class StepRecorder:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    @_contained("this step")
     def on_step(self, optimizers: Sequence[Optimizer]) -> None:
         """The weights are about to move."""
+        if self.modules.trace is not None:
+            self.modules.trace.abandon()  # here, because `Outside` would hide a mode that an interrupt has left entered
+        self._open_step(optimizers)
+
+    @_contained("this step")
+    def _open_step(self, optimizers: Sequence[Optimizer]) -> None:
         self._step_optimizers = optimizers
         self._thread.become()
         self.decide()

@@ -97,7 +97,7 @@ def run_command(command, folder, sound, tmp_path):
 
 def check(done, file, *, must_fail=False):
     """The command has answered, or failed with one line that names the file."""
-    assert done.exit_code in ((2,) if must_fail else (0, 1, 2)), done.output
+    assert done.exit_code in ((2,) if must_fail else (0, 1, 2, 3)), done.output
     if done.exit_code == 2:
         (line,) = done.stderr.splitlines()
         assert str(file) in line

@@ -83,6 +83,6 @@ app.main()
     folder = synthetic_run(tmp_path / "run", steps=20, layers=3, neurons=2)
     command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.stdout.startswith('{"version": 2')
+    assert done.stdout.startswith('{"version": 3')
     assert done.stdout.count("\n") == 1
     assert "gatdiag: " in done.stderr

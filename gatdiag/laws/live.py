@@ -80,6 +80,11 @@ class ForwardTrace:
         return order_layers(parameters_by_layer(self._model), self._uses)
 
     @property
+    def is_in_call(self) -> bool:
+        """Between the start and the end of a call from outside."""
+        return self._thread is not None
+
+    @property
     def seconds(self) -> float:
         """Computing time that the trace has taken."""
         return 0.0 if self._trace is None else self._trace.seconds

@@ -135,7 +135,6 @@ class StepRecorder:
         self.is_autocast = False  # whether the hook was called under autocast
         self._writer: Writer | None = None
         self._has_planned = False  # even if it failed
-        self._was_traced_in_training = False
         self._binding = Binding(root)
         self._sample: Sample | None = None  # of the coming or the open step, if it is recorded
         self._thread = TrainingThread()
@@ -158,8 +157,7 @@ class StepRecorder:
         """Register the hooks, and begin the first step."""
         self.counter.start(first_step)
         self.modules.set_layers(find_static_layers(self._root, self._settings.layer_filter))
-        finds_laws = "balance" in self._settings.selection.every and self._settings.laws is None
-        if finds_laws and not distributed_parameters(self._root):
+        if "balance" in self._settings.selection.every and self._settings.laws is None:
             self.modules.start_trace()
         self.modules.attach()
         self.optimizers.attach()
@@ -240,11 +238,6 @@ class StepRecorder:
             if not self.optimizers.is_open:
                 self.scalars.log_trainer(self.counter.last_step)
             self.has_begun_step = True
-        if self.modules.trace is not None and self._root.training and not self._was_traced_in_training:
-            self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
-            self.modules.start_trace()
-            if distributed_parameters(self._root):
-                self.modules.end_trace()  # to know what operations read would take the other processes
 
     @_contained("layer outputs")
     def on_model_start(self) -> None:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from gatdiag.laws.live import ForwardTrace
 from gatdiag.recorder.hooks.backward import is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
-from gatdiag.recorder.hooks.outside import is_measurable_call, run_as_is
+from gatdiag.recorder.hooks.outside import Outside, is_measurable_call, run_as_is
 from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
+from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.tensors import first_tensor
 
@@ -44,6 +45,7 @@ class ModuleHooks:
         self._warning_filter: Any = None
         self._is_waiting = False
         self.trace: ForwardTrace | None = None
+        self._was_traced_in_training = False
         self._traced: frozenset[int] = frozenset()  # ids of the model's modules
 
     @property
@@ -74,9 +76,10 @@ class ModuleHooks:
         self._warning_filter = None
 
     def start_trace(self) -> None:
-        """Trace the coming calls."""
+        """Trace the coming calls, unless parameters are distributed: what reads them takes the other processes."""
         self.end_trace()
-        self.trace, self._traced = ForwardTrace(self._root), frozenset(map(id, self._root.modules()))
+        if not distributed_parameters(self._root):
+            self.trace, self._traced = ForwardTrace(self._root), frozenset(map(id, self._root.modules()))
 
     def end_trace(self) -> None:
         """Trace no further calls."""
@@ -103,6 +106,7 @@ class ModuleHooks:
 
     def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Called before the forward pass of any module."""
+        is_traced = self._is_to_trace(module)
         is_own = self._is_own(module)
         if self._is_waiting:
             if is_own and not _should_ignore_call():
@@ -116,8 +120,17 @@ class ModuleHooks:
                     self._listener.on_model_start()
             if (layer := self._layers.get(id(module))) is not None:
                 self._listener.on_layer_start(*layer)
-        if self.trace is not None and id(module) in self._traced and not _should_ignore_call():
+        if is_traced and self.trace is not None:
             self.trace.enter(module)
+
+    def _is_to_trace(self, module: nn.Module) -> bool:
+        if self.trace is None or id(module) not in self._traced or _should_ignore_call():
+            return False
+        if self._root.training and not self._was_traced_in_training and not self.trace.is_in_call:
+            self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
+            with Outside():
+                self.start_trace()
+        return self.trace is not None
 
     def _end_waiting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not is_in_backward_pass():

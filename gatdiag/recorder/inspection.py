@@ -49,7 +49,7 @@ class Output:
 
     Attributes:
         values: Without its graph.
-        channels: The axis of its channels.
+        channels: The axis of its channels, if the step is inspected.
         step: Of the forward pass.
         batch: Number of the batch it was computed from.
     """
@@ -177,7 +177,7 @@ class Inspection:
             return None
         if not self._graph and not distributed_parameters(self._model):
             self._inspect_graph(o, [x for _, x in inputs], is_autocast=is_autocast)
-        channels = channel_axis(self._model, o)
+        channels = channel_axis(self._model, o) if self.is_due else -1
         if o.grad_fn is not None:
             self._output_nodes.append(o.grad_fn)
         if self.is_due:

@@ -227,9 +227,13 @@ class StepRecorder:
         """True in another thread than the one that trains the model."""
         return not (is_in_backward_pass() or self._thread.is_current)
 
-    @_contained("this step")
     def on_training(self) -> None:
         """A pass begins that may be training."""
+        if self.optimizers.is_open or not self.has_begun_step:  # asked here, because all layers call this
+            self._begin_training()
+
+    @_contained("this step")
+    def _begin_training(self) -> None:
         if self._is_elsewhere():
             return
         if self.optimizers.is_open:

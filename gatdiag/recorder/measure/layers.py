@@ -83,7 +83,7 @@ class LayerMeasurer:
         """Begin a step, in which these groups are measured."""
         self._due_groups = due_groups
         self._is_due = not due_groups.isdisjoint(_GROUPS)
-        self._due_metrics = [*filter(self._is_metric_due, _METRICS.values())]
+        self._due_metrics = [*filter(self._is_metric_due, _METRICS.values())] if self._is_due else []
         self._last_with_gradient = None
         self._step += 1
         self._begin_pass()

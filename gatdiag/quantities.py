@@ -29,6 +29,19 @@ LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # recorded quantiles of
 SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as in the papers
 THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
+HEALTHY: Final[Mapping[str, tuple[float, float]]] = {
+    "parameters.relative_gradient_norm": (5e-5, 0.1),
+    "parameters.update_ratio": (1e-4, 0.01),
+    "parameters.unchanged_fraction": (0.0, 0.05),
+    "layers.relative_mu": (0.05, 1.0),
+    "layers.relative_gradient_mu": (0.9, 1.0),
+    "layers.gradient_dead_fraction": (0.0, 0.6),
+    "layers.relative_attention_entropy": (0.4, 1.0),
+}
+"""The range of nine tenths of the layers of trainings in which nothing is wrong, for quantities that do not depend much
+on the model: 5th to 95th percentile, rounded outwards, of the medians over the recorded steps, in the controls and
+repaired twins of tests/bank."""
+
 _BALANCE = "Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023"
 _TAMING = "Park & Kim, arXiv 2410.04824"
 _ENERGY = "Cai & Wang, arXiv 2006.13318"

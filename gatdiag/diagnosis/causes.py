@@ -36,6 +36,7 @@ class Cause:
         rank: Of two findings of the same severity, that with the lower rank comes first.
         why: Why it has this rank.
         figure: The name of the figure that shows it, or "".
+        column: The recorded quantity, as "table.column", whose values by layer show it; "" if none does.
         falsified_by: An observation that would disprove it.
         remedy: What removes it, if that is the same for all runs.
         severity: Of all its findings; "by loss": follows from how well the training went; "certain": an error, or a
@@ -55,6 +56,7 @@ class Cause:
     rank: float
     why: str = ""
     figure: str = ""
+    column: str = ""
     falsified_by: str = ""
     remedy: Remedy | None = None
     severity: Severity | Literal["by loss", "certain"] = "by loss"

@@ -37,6 +37,7 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
     rank=160,
     why="a usual learning rate is too large for gradients that grow with depth",
     figure="gradient_norms",
+    column="parameters.relative_gradient_norm",
     falsified_by="With scaled branches, or a normalization after each layer, the first loss is just as high.",
     limits={
         "explode": Limit(
@@ -86,6 +87,7 @@ def check_exploding(facts: Facts) -> Finding | str | None:
     rank=200,
     why="without a gradient only weight decay moves weights",
     figure="gradient_norms",
+    column="parameters.relative_gradient_norm",
     falsified_by="With skip connections around the hidden layers and everything else unchanged, the learning curve is "
     "the same.",
     limits={
@@ -127,6 +129,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     rank=230,
     why="gradients of similar rows cancel",
     figure="smoothing_by_layer",
+    column="layers.relative_mu",
     falsified_by=_SHALLOW,
     limits={
         "alike": Limit(1e-2, "relative mu of the last layers; healthy runs 0.075 to 0.89, faulty runs 7e-8 to 9e-4"),
@@ -155,6 +158,7 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
     rank=240,
     why="as for oversmoothing",
     figure="smoothing_by_layer",
+    column="layers.relative_mu",
     falsified_by=_SHALLOW,
     borrowed=("rank-one", "rank-few", "weights-alike"),
 )

@@ -47,6 +47,7 @@ _NOT_RECORDED = "no initial norm of a feature weight was recorded"
     rank=130,
     why="outputs grow with the product of the norms",
     figure="overview",
+    column="parameters.relative_gradient_norm",
     falsified_by="With Glorot initialization the first loss is just as high.",
     remedy=GLOROT,
     limits={
@@ -87,6 +88,7 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     rank=150,
     why="outputs and gradients shrink with the product of the norms",
     figure="overview",
+    column="parameters.relative_gradient_norm",
     falsified_by="With Glorot initialization the gradients of the first layer are just as small.",
     remedy=GLOROT,
     limits={"gain-small": Limit(0.15, "times Glorot's norm, geometric mean over layers; faulty runs 6e-4 to 0.02")},
@@ -121,6 +123,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     rank=140,
     why="stiff weights bound the learning rate, and the others cannot move at it",
     figure="balance",
+    column="parameters.update_ratio",
     falsified_by="With a balanced initialization and everything else unchanged, the learning curve is the same.",
     limits={
         "gain-jump": Limit(

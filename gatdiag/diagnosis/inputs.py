@@ -57,6 +57,7 @@ def check_non_finite(facts: Facts) -> Finding | None:
     needs=(_needs_inputs, _needs_a_step),
     why="rows that start alike stay alike",
     figure="smoothing_by_layer",
+    column="layers.relative_mu",
     falsified_by="The rows of the input differ: (data.x != data.x[0]).any() is True.",
     remedy=_POSITIONS,
     is_independent=True,
@@ -125,6 +126,7 @@ def check_scale(facts: Facts) -> Finding | None:
     rank=290,
     why="an MLP trains, too",
     figure="smoothing_by_layer",
+    column="layers.relative_mu",
     falsified_by="edge_index[:, edge_index[0] != edge_index[1]].unique() holds most of the nodes in the forward pass.",
     remedy=Remedy(
         "print(x.shape, edge_index.shape, edge_index.unique().numel())  # in forward: edge_index is [2, edges]\n"

@@ -55,6 +55,7 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
     rank=245,
     why="weights of neighbors get no gradient",
     figure="smoothing_by_layer",
+    column="layers.relative_mu",
     falsified_by="Most of the labeled nodes are in edge_index[1], with another node in edge_index[0].",
     remedy=Remedy("edge_index = edge_index.flip(0)  # or torch_geometric.utils.to_undirected(edge_index)"),
     is_independent=True,

@@ -38,6 +38,7 @@ _NOT_RECORDED = "no update ratio was recorded"
     rank=220,
     why="a step that replaces the weights kills units and saturates softmaxes",
     figure="training_curves",
+    column="parameters.update_ratio",
     limits={
         "step-large": Limit(
             0.5, "norm of a step over norm of the weights; healthy runs 6e-4 to 0.53, faulty runs 2.1 to 9e6"
@@ -157,6 +158,7 @@ def _first_step(facts: Facts, lr: float) -> float:
     rank=270,
     why="everything above makes steps short, too",
     figure="unchanged_fraction",
+    column="parameters.update_ratio",
     needs_training=True,
     limits={
         "path": Limit(0.3, "sum of step norms over weight norms; healthy runs 0.086 to 5.3, faulty runs 7e-4 to 0.1"),
@@ -257,6 +259,7 @@ def _is_uneven(facts: Facts) -> bool:
     rank=260,
     why="the bound, not the learning rate, makes the steps short",
     figure="training_curves",
+    column="parameters.update_ratio",
     falsified_by="Without clipping the loss falls no faster.",
     needs_training=True,
     is_independent=True,

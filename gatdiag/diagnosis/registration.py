@@ -21,6 +21,7 @@ _LEARNED: Final = re.compile(
     rank=255,
     why="what no optimizer can hold does not move",
     figure="unchanged_fraction",
+    column="parameters.unchanged_fraction",
     falsified_by="It is a constant on purpose: then a parameter in its place does not make the loss fall further.",
     needs_training=True,
     limits={

@@ -78,6 +78,7 @@ def _far_off(facts: Facts, best: float, far: float) -> Finding:
     rank=310,
     why="of checkpoints, which do not show why",
     figure="unchanged_fraction",
+    column="parameters.unchanged_fraction",
     severity="warning",
     is_independent=True,
     limits={
@@ -93,6 +94,7 @@ def _far_off(facts: Facts, best: float, far: float) -> Finding:
     rank=340,
     why="a symptom",
     figure="unchanged_fraction",
+    column="parameters.unchanged_fraction",
     severity="note",
     needs_training=True,
     is_symptom=True,
@@ -127,6 +129,7 @@ def check_unchanged_weights(facts: Facts) -> Finding | str | None:
     rank=350,
     why="a symptom",
     figure="unchanged_fraction",
+    column="parameters.update_ratio",
     severity="note",
     needs_training=True,
     is_symptom=True,

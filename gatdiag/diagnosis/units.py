@@ -27,6 +27,7 @@ _DIVIDE = "scale the scores down: gatdiag.remedies.lipschitz_normalize_(model)"
     rank=180,
     why="no gradient passes a dead unit",
     figure="overview",
+    column="layers.gradient_dead_fraction",
     falsified_by="(x > 0).any(0) after the activation is True for most units.",
     remedy=_LEAKY,
     below_if_late="rank-collapse",
@@ -175,6 +176,7 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
     rank=190,
     why="the slope of a saturated softmax is zero",
     figure="overview",
+    column="layers.relative_attention_entropy",
     falsified_by="With attention scores divided by 10 the learning curve is the same.",
     below_if_late="rank-collapse",
     limits={

@@ -29,6 +29,7 @@ _PRINT_MISSING = (
     rank=20,
     why="parameters that never move cause every symptom below",
     figure="unchanged_fraction",
+    column="parameters.unchanged_fraction",
     falsified_by="The id() of every parameter in model.parameters() is among those in optimizer.param_groups.",
     severity="certain",
 )
@@ -70,6 +71,7 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
     rank=250,
     why="what gets no gradient does not move",
     figure="gradient_norms",
+    column="parameters.unchanged_fraction",
     falsified_by="After loss.backward(), p.grad of these parameters is neither None nor zero.",
 )
 def check_gradients(facts: Facts) -> Finding | str | None:
@@ -210,6 +212,7 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     rank=50,
     why="without a gradient nothing else can be judged",
     figure="gradient_norms",
+    column="parameters.relative_gradient_norm",
     falsified_by="The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
     remedy=Remedy("print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees"),
     severity="error",

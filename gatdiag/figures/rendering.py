@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.backend_bases import get_registered_canvas_class
 
 from gatdiag.errors import InputError
-from gatdiag.figures import accuracy, curves, gradients, laws, overview, smoothing, weight_change
+from gatdiag.figures import accuracy, by_layer, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.axes import full_step_range
 from gatdiag.figures.figure import Figure
 from gatdiag.figures.style import SIZES, plain_text, style_context
@@ -32,6 +32,7 @@ FIGURES: tuple[Figure, ...] = (
     curves.TRAINING_CURVES,
     gradients.GRADIENT_NORMS,
     gradients.CHOSEN_LAYERS,
+    by_layer.BY_LAYER,
     weight_change.CHANGED_FRACTION,
     weight_change.UNCHANGED_FRACTION,
     weight_change.CHANGE_BOXES,

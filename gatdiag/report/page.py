@@ -5,7 +5,6 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -18,8 +17,8 @@ import gatdiag
 from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import join_names, one_line, replace_invisible, short
-from gatdiag.report.sections import MAX_FULL_RUNS, RunSection, comparison, run_sections
-from gatdiag.report.tables import cell_text, sort_key
+from gatdiag.report.sections import RunSection, comparison, run_sections
+from gatdiag.report.tables import Table, cell_text, sort_key, table_of_quantities
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
@@ -101,9 +100,13 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     sections = run_sections(runs)
     names = [short(run.name) for run in runs]
     compared = comparison(runs, sections) if len(runs) > 1 else None
-    if compared:  # it shows the overviews
-        sections = [replace(one, overview=None) for one in sections[:MAX_FULL_RUNS]] + sections[MAX_FULL_RUNS:]
-    return render(title or join_names(names, most=4), _contents(sections), comparison=compared, sections=sections)
+    return render(
+        title or join_names(names, most=4),
+        _contents(sections),
+        comparison=compared,
+        sections=sections,
+        glossary=table_of_quantities(runs, "quantities-table"),
+    )
 
 
 def render(
@@ -113,9 +116,11 @@ def render(
     treatment: object = None,
     comparison: object = None,
     sections: Sequence[RunSection] = (),
+    glossary: Table | None = None,
 ) -> str:
     """Render a page from its parts; `contents` are the titles and anchors of the table of contents."""
-    script = _asset("script.js")
+    charts = any(section.chart for section in sections)
+    script = (_asset("uplot.js") if charts else "") + _asset("script.js")
     return (
         _environment()
         .get_template("page.html")
@@ -127,7 +132,8 @@ def render(
             treatment=treatment,
             comparison=comparison,
             sections=sections,
-            style=Markup(_asset("style.css")),
+            glossary=glossary,
+            style=Markup((_asset("uplot.css") if charts else "") + _asset("style.css")),
             script=Markup(script),
             script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         )
@@ -142,11 +148,12 @@ def _contents(sections: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
         return
     (section,) = sections
     parts = {
-        "Summary": True,
+        "Verdict": True,
         "Overview": section.overview,
+        "Training": section.diagnosis,
         "Figures": section.figures,
         "Tables": section.tables,
-        "Settings": section.settings,
+        "Settings": True,
     }
     yield from ((name, f"{section.anchor}-{name.lower()}") for name, there in parts.items() if there)
 

@@ -1,20 +1,22 @@
 """The sections of a page: one run, and the comparison of several."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
+from gatdiag.report.chart import chart_data
 from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.story import describe_loss, format_metric, recorder_notes, run_warnings, story
+from gatdiag.report.screen import USUAL, Screen, column_of, screen
+from gatdiag.report.story import recorder_notes, run_warnings, story
 from gatdiag.report.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
-from gatdiag.summary import is_empty, results, training_facts
+from gatdiag.summary import is_empty, results
 
 MAX_FULL_RUNS = 6  # on one page; with more, runs are shown without their figures
-_OVERVIEW = "overview"
+_OVERVIEW, _BY_LAYER, _CURVES = "overview", "by_layer", "training_curves"
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,15 @@ class RunSection:
     anchor: str
     name: str
     warnings: Sequence[str]
-    story: Sequence[str]
     diagnosis: Diagnosis | None
-    verdict_figure: FigureBlock | None  # shows the verdict's evidence; None if that is the overview
-    notes: str
+    screen: Screen
+    evidence: FigureBlock | None  # shows what the verdict is about
     overview: FigureBlock | None
-    figures: Sequence[FigureBlock]
+    chart: str  # JSON, for the chart that answers to the mouse
+    story: Sequence[str]
     remarks: Sequence[str]
+    notes: str
+    figures: Sequence[FigureBlock]
     tables: Sequence[Table]
     settings: Sequence[Table]
 
@@ -39,7 +43,7 @@ def run_sections(runs: Sequence[Run]) -> list[RunSection]:
     """One section per run, with comparable overviews; of many runs, only those and the figures of the verdicts."""
     recorded = [run for run in runs if not is_empty(run)]
     shared = next((one.shared_options(recorded) for one in figures_for(recorded[:1]) if one.name == _OVERVIEW), {})
-    overview = {"widths": ("double", "single") if len(runs) == 1 else ("single",), **shared}
+    overview = {"widths": ("double", "single"), **shared}
     in_full = len(runs) <= MAX_FULL_RUNS
     return [_section(run, f"run-{place}", overview, in_full=in_full) for place, run in enumerate(runs, start=1)]
 
@@ -48,11 +52,10 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     """The section of one run; the options are those of its overview."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     diagnosis = None if is_empty(run) else diagnose(run)
-    verdict_name = diagnosis.verdict.figure if diagnosis is not None else ""
-    drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, verdict_name)}
-    blocks = {
-        name: figure_block(one, [run], anchor, **(options if name == _OVERVIEW else {})) for name, one in drawn.items()
-    }
+    first, of_first = _evidence(diagnosis)
+    drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, first)}
+    known = {_OVERVIEW: options, first: of_first}
+    blocks = {name: figure_block(one, [run], anchor, **known.get(name, {})) for name, one in drawn.items()}
     remarks = [
         f"No figure {own[name].title!r}: {not_recorded(*own[name].needs)}." for name in blocks if not blocks[name]
     ]
@@ -60,22 +63,31 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
         remarks = [f"This page has more than {MAX_FULL_RUNS} runs: report this run alone to see all its figures."]
     if diagnosis is not None:
         remarks += diagnosis.remarks
-    overview = blocks.pop(_OVERVIEW, None)
-    verdict_figure = blocks.pop(verdict_name, None)
+    overview, evidence = blocks.pop(_OVERVIEW, None), blocks.pop(first, None)
     return RunSection(
         anchor=anchor,
         name=short(run.name),
         warnings=run_warnings(run),
-        story=story(run),
         diagnosis=diagnosis,
-        verdict_figure=verdict_figure,
-        notes=recorder_notes(run),
+        screen=screen(run, diagnosis),
+        evidence=evidence or blocks.pop(_CURVES, None),
         overview=overview,
-        figures=[block for block in blocks.values() if block],
+        chart="" if diagnosis is None or not in_full else chart_data(run, column_of(diagnosis) or USUAL),
+        story=story(run),
         remarks=remarks,
+        notes=recorder_notes(run),
+        figures=[block for block in blocks.values() if block],
         tables=run_tables(run, f"{anchor}-tables"),
         settings=settings_tables(run, f"{anchor}-settings"),
     )
+
+
+def _evidence(diagnosis: Diagnosis | None) -> tuple[str, dict[str, Any]]:
+    """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
+    column = column_of(diagnosis) if diagnosis is not None else ""
+    if diagnosis is None or not column:
+        return _CURVES, {}
+    return _BY_LAYER, {"column": column, "concerned": diagnosis.verdict.layers}
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:
@@ -83,41 +95,25 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str,
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
     text = f"Unfinished: {join_names(unfinished)}. The page shows what they recorded."
     left = [short(run.name) for run in runs[MAX_FULL_RUNS:]]
-    left_out = f"The first {MAX_FULL_RUNS} of {len(runs)} runs are shown; see below for {join_names(left)}."
+    left_out = f"The first {MAX_FULL_RUNS} of {len(runs)} runs are shown in full; of {join_names(left)}, the verdict."
     blocks = (figure_block(figure, runs, "comparison") for figure in figures_for(runs))
     return {
         "warnings": [text] if unfinished else [],
-        "story": [*_summaries(runs, sections)],
-        "table": comparison_table(runs, "comparison-table"),
-        "overviews": [(each.name, each.overview) for each in sections[:MAX_FULL_RUNS] if each.overview],
+        "table": comparison_table(runs, "comparison-table", sections),
         "left_out": left_out if left else "",
         "figures": [block for block in blocks if block],
     }
 
 
-def comparison_table(runs: Sequence[Run], anchor: str) -> Table:
-    """One row per run; columns without any value are omitted."""
+def comparison_table(runs: Sequence[Run], anchor: str, sections: Sequence[RunSection] = ()) -> Table:
+    """One row per run, with its verdict if it has a section; columns without any value are omitted."""
     columns: dict[str, Sequence[Cell]] = {"run": [short(run.name, 80) for run in runs]}
+    if sections:
+        columns["state"] = [section.screen.word for section in sections]
+        found = [section.diagnosis for section in sections]
+        columns["verdict"] = ["nothing was recorded" if one is None else one.verdict.title for one in found]
     if any(run.status != "finished" for run in runs):
         columns["status"] = [run.status for run in runs]
     columns |= results(runs)
     note = "Scores are those at the best step. Steps count from 0." if "best step" in columns else ""
     return Table("Results by run", anchor, [*zip(*columns.values(), strict=True)], [*columns], note)
-
-
-def _summaries(runs: Sequence[Run], sections: Sequence[RunSection]) -> Iterator[str]:
-    """A few sentences per run."""
-    for run, section in list(zip(runs, sections, strict=True))[:MAX_FULL_RUNS]:
-        facts = training_facts(run)
-        if section.diagnosis is None:
-            yield f"{short(run.name)}: nothing was recorded."
-            continue
-        parts = [describe_loss(facts) if facts.loss and facts.steps else "No loss was logged."]
-        if facts.metric and facts.best_step is not None:
-            best = format_metric(facts.metric, facts.best_metric)
-            parts.append(f"Best {short(facts.metric)}: {best}, at step {facts.best_step:,}.")
-        title = section.diagnosis.verdict.title
-        yield f"{short(run.name)}: {' '.join(parts)} Verdict: {title[:1].lower()}{title[1:]}."
-    left = len(runs) - MAX_FULL_RUNS
-    if left > 0:
-        yield f"And {left} more run{'s' * (left != 1)}: see the table."

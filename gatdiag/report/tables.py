@@ -197,7 +197,7 @@ def _last_recorded(run: Run, table: Literal["layers", "parameters"], names: Sequ
 
 
 def settings_tables(run: Run, anchor: str) -> list[Table]:
-    """The non-empty tables of settings, notes, versions and recorded quantities."""
+    """The non-empty tables of settings, notes and versions."""
     notes = [[str(place), note] for place, note in enumerate(run.meta["notes"], start=1)]
     tables = [
         _table_of_pairs("The run", f"{anchor}-run", _run_facts(run)),
@@ -205,7 +205,6 @@ def settings_tables(run: Run, anchor: str) -> list[Table]:
         _table_of_pairs("Recording schedule", f"{anchor}-schedule", _schedule(run.meta["cadence"])),
         Table("Notes", f"{anchor}-notes", notes, ["#", "note"], sortable=False, wraps=True),
         _table_of_pairs("Versions", f"{anchor}-versions", run.meta["versions"]),
-        _table_of_quantities(run, f"{anchor}-quantities"),
     ]
     return [table for table in tables if table.rows]
 
@@ -260,8 +259,12 @@ def _schedule(cadence: Mapping[str, Any]) -> dict[str, object]:
     return known
 
 
-def _table_of_quantities(run: Run, anchor: str) -> Table:
-    known = [run.quantity(entry.get("table"), entry["name"]) for entry in run.meta["quantities"]]
+def table_of_quantities(runs: Sequence[Run], anchor: str) -> Table | None:
+    """What the columns of the runs' tables are; None if nothing was recorded."""
+    every = {(each.get("table"), each["name"]): run for run in runs for each in run.meta["quantities"]}
+    known = [run.quantity(*column) for column, run in every.items()]
+    if not known:
+        return None
     rows = [
         [q.label, ".".join(filter(None, (q.table, q.name))), q.unit, q.equation, q.high, q.low, q.paper] for q in known
     ]
@@ -271,7 +274,7 @@ def _table_of_quantities(run: Run, anchor: str) -> Table:
         "doubles if the loss doubles and halves if the parameter doubles; one without a unit does not change."
     )
     columns = ["quantity", "column", "unit", "equation", "high", "low", "paper"]
-    return Table("Recorded quantities", anchor, rows, columns, note, wraps=True)
+    return Table("What the columns are", anchor, rows, columns, note, wraps=True)
 
 
 def _name_cell(name: object) -> str:

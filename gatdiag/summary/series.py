@@ -19,7 +19,7 @@ from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
     "check_layers", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series", "neuron_series",
-    "role_series", "select_layers", "weight_scale", "with_null_layer",
+    "role_series", "select_layers", "series_of", "typical_values", "weight_scale", "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -134,6 +134,19 @@ def last_values(series: pd.DataFrame) -> dict[str, float]:
     """Layer -> its last value that is not NaN."""
     last = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].last()
     return {str(layer): float(value) for layer, value in zip(last.index, last.to_numpy(), strict=True)}
+
+
+def series_of(run: Run, table: TableName, column: str) -> pd.DataFrame:
+    """A column as one value per step and layer: of parameters, of the feature weights; of neurons, the extreme one."""
+    if table == "parameters":
+        return role_series(run, column, FEATURE)
+    return neuron_series(run, column) if table == "neurons" else layer_series(run, column)
+
+
+def typical_values(series: pd.DataFrame) -> dict[str, float]:
+    """Layer -> the median of its values over the recorded steps, without NaN."""
+    middle = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].median()
+    return {str(layer): float(value) for layer, value in zip(middle.index, middle.to_numpy(), strict=True)}
 
 
 def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
     return pd.DataFrame({"step": step[middle], "value": value, "low": low, "high": high})
 
 
-def thin_groups(table: pd.DataFrame, by: str, limit: int = 150) -> pd.DataFrame:
+def thin_groups(table: pd.DataFrame, by: str, limit: int = 80) -> pd.DataFrame:
     """Apply `thin` to each group of a tidy table (step, value, and `by`).
 
     Returns:

@@ -10,7 +10,7 @@ from gatdiag.figures import FIGURES, table
 from tests.figures.canvas import drawn, luminance, words
 
 OF_A_RUN = [figure for figure in FIGURES if not figure.is_comparison]
-OVER_STEPS = [figure for figure in OF_A_RUN if figure.group != "changes"]
+OVER_STEPS = [figure for figure in OF_A_RUN if figure.group != "changes" and figure.name != "by_layer"]
 OF_SEVERAL = [figure for figure in FIGURES if figure.is_comparison]
 ODD = [
     ("ordinary", "double"),

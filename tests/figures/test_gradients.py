@@ -28,7 +28,7 @@ def test_a_long_run_is_thinned_to_medians_that_keep_spikes_in_their_band(runs, s
     values = shown(GRADIENT_NORMS)[0]
     rows = recorded(runs["ordinary"], "feature weight", "convs.0")
     part = values[(values["quantity"] == "feature weight") & (values["layer"] == "convs.0")]
-    assert len(part) == 150
+    assert len(part) == 80
     assert (part["low"].min(), part["high"].max()) == (rows.min(), rows.max())
 
 

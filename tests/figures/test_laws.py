@@ -23,7 +23,7 @@ def test_a_long_run_is_thinned_to_medians_of_c_and_of_its_prediction_over_the_sa
     frame = runs["ordinary"].neurons
     for law, part in values.groupby("law"):
         rows = frame[frame["law"] == law]
-        assert len(part) == 150
+        assert len(part) == 80
         assert (part["low"].min(), part["high"].max()) == (rows["c"].min(), rows["c"].max())
         known = part.dropna(subset=["predicted_c"])
         assert (known["predicted_c"] - known["c"]).abs().max() < 2e-4
@@ -72,7 +72,7 @@ def test_delta_is_the_largest_of_each_layer(runs, shown, name, width):
     for layer, part in values.groupby("layer", observed=True):
         largest = rows[rows["layer"] == layer].groupby("step")["size"].max()
         assert part["high"].max() == largest.max()
-        if len(largest) <= 150:
+        if len(largest) <= 80:
             assert part["value"].tolist() == largest.tolist()
     assert len(lines(canvas.axes[0])) == len(run.layer_names) - 1
     assert canvas.axes[0].get_yscale() == "log"

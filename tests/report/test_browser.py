@@ -41,6 +41,25 @@ const state = () => table.tHead.rows[0].cells[column].getAttribute("aria-sort");
 const found = { title: document.title, before: [values(), state()] };
 buttons[column].click(); found.up = [values(), state()];
 buttons[column].click(); found.down = [values(), state()];
+const cells = document.querySelectorAll(".strip .cell");
+(async () => {
+if (cells.length) {
+  cells[2].click();
+  await null;  // uPlot draws when this script has ended
+  const fold = cells[2].closest("section").querySelector("details[data-chart]");
+  const [quantity, layer, log] = fold.querySelectorAll("select, input");
+  const over = fold.querySelector(".u-over");
+  const box = over.getBoundingClientRect();
+  const point = { clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: true };
+  for (const kind of ["mouseenter", "mousemove"]) over.dispatchEvent(new MouseEvent(kind, point));
+  found.chart = { open: fold.open, layer: layer.selectedOptions[0].text, wanted: cells[2].dataset.layer,
+                  told: fold.querySelector("output").textContent, log: log.checked };
+  log.click();
+  quantity.selectedIndex = quantity.options.length - 1;
+  quantity.dispatchEvent(new Event("change"));
+  await null;
+  found.chart.drawn = fold.querySelectorAll("canvas").length;
+}
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 found.loaded = performance.getEntriesByType("resource").map((one) => one.name).filter((name) => !/^data:/.test(name));
 found.focusable = [...document.querySelectorAll("a, button, [tabindex='0']")].every((one) => one.tabIndex >= 0);
@@ -56,6 +75,7 @@ found.empty = [...document.querySelectorAll("img.plot")].filter((one) => one.get
   one.checkVisibility()).length;
 document.body.innerHTML = "<pre id='found'></pre>";
 document.getElementById("found").textContent = JSON.stringify(found);
+})();
 """
 
 
@@ -90,6 +110,9 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["up"] == [sorted(found["before"][0]), "ascending"]
     assert found["down"] == [sorted(found["before"][0], reverse=True), "descending"]
     assert found["before"][1] == "none"
+    chart = found["chart"]
+    assert (chart["open"], chart["layer"], chart["drawn"]) == (True, chart["wanted"], 1)
+    assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.e-]+$", chart["told"])
     assert found["wide"] <= 0
     assert found["loaded"] == []
     assert found["focusable"]

@@ -18,9 +18,10 @@ def _undrawn():
         yield
 
 
-def undrawn(figure, runs, section, widths=(), **options):
+def undrawn(figure, runs, section, widths=("single",), **options):
     drawn = len(table(figure, runs, **options))
-    return plots.FigureBlock(figure, section, repr(options), "") if drawn else None
+    given = {"widths": widths, **options} if len(widths) > 1 else options
+    return plots.FigureBlock(figure, section, repr(given), "") if drawn else None
 
 
 def compared(runs):
@@ -39,9 +40,10 @@ def found(runs):
     return compared(runs)
 
 
-def test_only_the_overview_is_drawn_where_there_are_many_runs(runs):
+def test_only_the_overview_and_the_evidence_are_drawn_where_there_are_many_runs(runs):
     section = run_sections(runs[:1] * 7)[0]
     assert section.overview is not None
+    assert section.evidence is not None
     assert section.figures == []
     assert "to see all its figures" in section.remarks[0]
 
@@ -69,12 +71,11 @@ def test_a_loss_that_is_no_number_is_not_called_unknown(tmp_path):
     assert [cell_text(row[place]) for row in table.rows] == ["NaN", "\N{EN DASH}"]
 
 
-def test_a_comparison_begins_with_one_sentence_a_run(found):
-    assert [sentence.split(":")[0] for sentence in found["story"][:2]] == ["stuck", "fine"]
-    assert "The loss fell from" in found["story"][1]
-    assert len(found["story"]) == 2
-    assert "Verdict: the loss does not fall, and no check says why." in found["story"][0]
-    assert [name for name, _ in found["overviews"]] == ["stuck", "fine"]
+def test_a_comparison_begins_with_the_verdict_of_each_run(found):
+    rows = [dict(zip(found["table"].columns, row, strict=True)) for row in found["table"].rows]
+    assert [row["run"] for row in rows] == ["stuck", "fine"]
+    assert rows[0]["state"] == "failing"
+    assert rows[0]["verdict"] == "The loss does not fall, and no check says why"
     assert found["warnings"] == []
 
 
@@ -83,23 +84,21 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
     assert "open" in found["warnings"][0]
 
 
-def test_overviews_beside_each_other_have_the_same_colors(runs, found):
-    first, second = (block for _, block in found["overviews"])
+def test_overviews_of_one_page_have_the_same_colors(runs):
+    first, second = (section.overview for section in run_sections(runs))
     assert first.figure.name == "overview"
-    assert first.drawing == second.drawing == repr(figures_for(runs[0])[0].shared_options(runs))
+    shared = figures_for(runs[0])[0].shared_options(runs)
+    assert first.drawing == second.drawing == repr({"widths": ("double", "single"), **shared})
 
 
-def test_runs_beyond_the_sixth_are_pointed_to(tmp_path):
+def test_of_runs_beyond_the_sixth_there_is_the_verdict(tmp_path):
     runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
     all_sections = run_sections(runs)
     found, seven, six = (comparison(runs[:count], all_sections[:count]) for count in (8, 7, 6))
-    assert found["left_out"] == "The first 6 of 8 runs are shown; see below for 6 and 7."
-    assert seven["left_out"] == "The first 6 of 7 runs are shown; see below for 6."
+    assert found["left_out"] == "The first 6 of 8 runs are shown in full; of 6 and 7, the verdict."
+    assert seven["left_out"] == "The first 6 of 7 runs are shown in full; of 6, the verdict."
     assert six["left_out"] == ""
-    story = found["story"]
-    assert len(story) == 7
-    assert story[0].startswith("0: The loss fell from 2 to 1, by 50 %")
-    assert story[-1] == "And 2 more runs: see the table."
+    assert len(found["table"].rows) == 8
 
 
 def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):
@@ -128,10 +127,8 @@ def test_a_comparison_calls_scores_what_they_are(tmp_path):
 def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
     (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]})])
     drawn = {block.figure.title for block in section.figures}
-    assert drawn == {
-        "Learning curves: loss, scores and gradient norm",
-        "Relative gradient norms by layer, and the loss",
-    }
+    assert drawn == {"Relative gradient norms by layer, and the loss"}
+    assert section.evidence.figure.title == "Learning curves: loss, scores and gradient norm"
     assert "No figure 'Violation of the conservation law: delta': not recorded: delta; no conservation law" in " ".join(
         section.remarks
     )

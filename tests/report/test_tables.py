@@ -12,6 +12,7 @@ from gatdiag.report.tables import (
     parameter_table,
     settings_tables,
     sort_key,
+    table_of_quantities,
 )
 from tests.report.builder import NO_LAYERS, build
 
@@ -114,9 +115,9 @@ def test_settings_versions_cadence_and_notes_are_there(tmp_path):
     )
 
 
-def test_every_quantity_of_the_run_is_explained(tmp_path):
+def test_every_quantity_of_the_runs_is_explained_once(tmp_path):
     run = build(tmp_path / "run")
-    quantities = tables(run)["Recorded quantities"]
+    quantities = table_of_quantities([run, run], "quantities")
     assert [row[1] for row in quantities.rows] == [f"{q['table']}.{q['name']}" for q in run.meta["quantities"]]
     assert [row[3] for row in quantities.rows] == [q["equation"] for q in run.meta["quantities"]]
 

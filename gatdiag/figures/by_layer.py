@@ -1,0 +1,103 @@
+"""One quantity by layer, at the start, over the training and at the end, beside the range of healthy trainings."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+
+from gatdiag.figures.axes import (
+    add_legend_below,
+    draw_lines,
+    layer_axis,
+    layer_label_height,
+    layer_names,
+)
+from gatdiag.figures.figure import Figure, axis_label, get_quantity, tidy
+from gatdiag.figures.style import COLORS, Canvas, plain_text
+from gatdiag.quantities import HEALTHY, TableName
+from gatdiag.run import Run
+from gatdiag.summary import series_of, typical_values
+
+DEFAULT = "parameters.relative_gradient_norm"
+_RANGE = "nine in ten layers of healthy trainings"
+
+
+def data(run: Run, column: str = DEFAULT, concerned: Sequence[str] = ()) -> pd.DataFrame:
+    """A quantity of each layer at the first and the last recorded step, and its median over all.
+
+    Args:
+        run: The run.
+        column: The quantity as "table.column"; of parameters, of each layer's feature weights.
+        concerned: Layers that are marked.
+
+    Returns:
+        column, curve ("first step", "median", "last step"), layer, value, is_concerned.
+    """
+    table, name = column.split(".", 1)
+    series = series_of(run, cast("TableName", table), name)
+    if not len(series):
+        return tidy([], "column", "curve", "layer", "value", "is_concerned")
+    steps, typical = np.unique(series["step"]), typical_values(series)
+    curves = {f"step {steps[0]:,}": series[series["step"] == steps[0]]}
+    if len(steps) > 1:
+        curves[f"step {steps[-1]:,}"] = series[series["step"] == steps[-1]]
+        known = [layer for layer in series["layer"].cat.categories if layer in typical]
+        layers = pd.Series(known).astype(series["layer"].dtype)
+        curves["median over training"] = pd.DataFrame({"layer": layers, "value": [*map(typical.get, known)]})
+    parts = [
+        part.assign(column=column, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
+        for curve, part in curves.items()
+    ]
+    return tidy(parts, "column", "curve", "layer", "value", "is_concerned")
+
+
+def draw(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw a line for each curve, the last one thick, over the range of healthy trainings."""
+    column, axes = str(table["column"].iloc[0]), figure.subplots()
+    quantity, names = get_quantity(column), layer_names(table)
+    styles = (
+        {"color": "#777777", "linestyle": ":", "linewidth": 1.0},
+        {"color": COLORS[0], "linestyle": "--", "linewidth": 1.0},
+        {"color": "black", "linewidth": 1.6},
+    )
+    curves, parts = [], list(table.groupby("curve", sort=False))
+    for (label, part), style in zip(parts, styles[-len(parts) :], strict=True):
+        ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
+        curves.append((ordered, {**style, "label": plain_text(label), "marker": ".", "markersize": 4}))
+    is_share = quantity.is_share and quantity.name != "relative_mu"  # which falls by orders of magnitude
+    whole = (0.0, 1.0) if is_share else ()
+    entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=not is_share, include=whole)]
+    if column in HEALTHY:
+        low, high = HEALTHY[column]
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(min(bottom, low / 1.5 if low else bottom), max(top, high * 1.5))
+        entries.append(axes.axhspan(low, high, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE))
+    marked = curves[-1][0].query("is_concerned")
+    if 0 < len(marked) < len(names):
+        (ring,) = axes.plot(
+            marked["place"], marked["value"], "o", markersize=8, markerfacecolor="none", color=COLORS[1],
+            label="layers of the finding",
+        )  # fmt: skip
+        entries.append(ring)
+    axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
+    axes.set_ylabel(axis_label(column))
+    layer_axis(axes, names)
+    add_legend_below(figure, entries)
+
+
+BY_LAYER = Figure(
+    name="by_layer",
+    title="One quantity by layer, beside healthy trainings",
+    caption="By layer, at the first and the last recorded step, and the median over the training (black). In the green "
+    "range are nine in ten layers of healthy trainings.",
+    interpretation="Layers whose black dots are in the green range are as in networks that train. Far outside of it, "
+    "or orders of magnitude apart from each other, they are not.",
+    paper="",
+    group="gradients",
+    needs=(DEFAULT,),
+    data=data,
+    draw_table=draw,
+    height=lambda table, width: 2.4 + layer_label_height(table),
+)

@@ -1,0 +1,155 @@
+"""The first screen of a run: the verdict in a word, facts of the training, how far each layer is from healthy."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, cast
+
+from gatdiag.diagnosis import UNDETERMINED, Diagnosis
+from gatdiag.diagnosis.causes import CAUSES
+from gatdiag.diagnosis.wording import number, percent
+from gatdiag.names import join_names, one_line, short
+from gatdiag.quantities import HEALTHY, TableName, quantity
+from gatdiag.report.story import count_parameters, format_metric
+from gatdiag.run import Run
+from gatdiag.summary import TrainingFacts, is_of_checkpoints, series_of, training_facts, typical_values
+
+Tone: TypeAlias = Literal["failing", "degraded", "healthy", "unknown"]
+Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
+
+_WORDS: Final[dict[Tone, str]] = {
+    "failing": "failing", "degraded": "degraded", "healthy": "healthy", "unknown": "cannot tell",
+}  # fmt: skip
+USUAL: Final = "parameters.relative_gradient_norm"  # of the strip, if the verdict is about no quantity by layer
+_NEAR, _TIMES = 0.1, 10.0  # how far outside of the range counts as near it: for shares, and for other quantities
+_MOST_LAYERS: Final = 200  # of the strip; of more, it shows evenly spaced ones
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One fact: its name, its value, and a word on it."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class StripCell:
+    """One layer of the strip."""
+
+    layer: str
+    distance: Distance
+    value: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The layers in order, each by how far a quantity is from its range in healthy trainings.
+
+    Attributes:
+        label: The quantity.
+        healthy: The range in words.
+        cells: The layers.
+    """
+
+    label: str
+    healthy: str
+    cells: tuple[StripCell, ...]
+
+    @property
+    def summary(self) -> str:
+        """How many layers are where."""
+        far = sum(cell.distance in ("near", "far") for cell in self.cells)
+        return f"{far} of {len(self.cells)} layers outside of it" if far else "all layers in it"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The verdict in a word, the facts of the training, the layers."""
+
+    tone: Tone
+    word: str
+    tiles: tuple[Tile, ...]
+    strip: Strip | None
+
+
+def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
+    """The first screen; without a diagnosis nothing was recorded."""
+    tone = tone_of(diagnosis)
+    strip = None if diagnosis is None else _strip(run, column_of(diagnosis) or USUAL)
+    return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
+
+
+def tone_of(diagnosis: Diagnosis | None) -> Tone:
+    """Whether the training fails, is held back, is healthy, or cannot be judged."""
+    if diagnosis is None or diagnosis.verdict.code == UNDETERMINED:
+        return "unknown"
+    if diagnosis.state == "failing" or diagnosis.verdict.severity == "error":
+        return "failing"
+    return "degraded" if diagnosis.verdict.severity == "warning" else "healthy"
+
+
+def column_of(diagnosis: Diagnosis) -> str:
+    """The quantity by layer, as "table.column", that the verdict is about; "" if it is about none."""
+    known = CAUSES.get(diagnosis.verdict.code)
+    return "" if known is None else known.column
+
+
+def _tiles(run: Run) -> Iterator[Tile]:
+    facts, meta = training_facts(run), run.meta
+    yield _steps(run, facts)
+    if facts.loss is not None:
+        yield _loss(facts)
+    if facts.metric and facts.best_step is not None:
+        best = format_metric(facts.metric, facts.best_metric)
+        yield Tile(f"best {short(facts.metric, 20)}", best, f"at step {facts.best_step:,}")
+    for optimizer in meta["optimizers"][:1]:
+        rates = {f"{group['lr']:g}" for group in optimizer["groups"] if isinstance(group.get("lr"), float | int)}
+        more = f", and {len(meta['optimizers']) - 1} more" if len(meta["optimizers"]) > 1 else ""
+        rate = f"learning rate {join_names(sorted(rates))}" if rates else ""
+        yield Tile("optimizer", one_line(short(str(optimizer["class"]), 24)), f"{rate}{more}")
+    total, trainable = count_parameters(meta)
+    if total:
+        yield Tile("parameters", f"{total:,}", f"{total - trainable:,} frozen" if trainable < total else "all trained")
+    if kinds := [str(layer.get("kind") or "") for layer in meta["structure"]["layers"]]:
+        yield Tile("layers", str(len(kinds)), short(max(dict.fromkeys(kinds), key=kinds.count), 24))
+
+
+def _steps(run: Run, facts: TrainingFacts) -> Tile:
+    if is_of_checkpoints(run):
+        return Tile("checkpoints", f"{facts.steps:,}", f"the last at step {facts.last_step or 0:,}")
+    steps = 0 if facts.last_step is None else facts.last_step + 1
+    return Tile("steps", f"{steps:,}", f"{'all' if facts.recorded == steps else f'{facts.recorded:,}'} recorded")
+
+
+def _loss(facts: TrainingFacts) -> Tile:
+    first, last = (number(value, 3) for value in (facts.first_loss, facts.last_loss))
+    change = ""
+    if math.isfinite(facts.first_loss) and math.isfinite(facts.last_loss) and facts.first_loss:
+        by = (facts.last_loss - facts.first_loss) / abs(facts.first_loss)
+        change = f"{'up' if by > 0 else 'down'} {percent(abs(by))}" if by else "unchanged"
+    return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change)
+
+
+def _strip(run: Run, column: str) -> Strip | None:
+    """None if the quantity was not recorded, or has no range of its own."""
+    table, _, name = column.partition(".")
+    described = quantity(cast("TableName", table), name)
+    series = series_of(run, cast("TableName", table), name)
+    if column not in HEALTHY or not len(series):
+        return None
+    low, high = HEALTHY[column]
+    values = typical_values(series)
+    layers = [str(layer) for layer in series["layer"].cat.categories]
+    every = -(-len(layers) // _MOST_LAYERS)
+    near = (low - _NEAR, high + _NEAR) if described.is_share else (low / _TIMES, high * _TIMES)
+    cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
+    return Strip(described.label, f"{low:g} to {high:g}", cells)
+
+
+def _cell(layer: str, value: float | None, healthy: tuple[float, float], near: tuple[float, float]) -> StripCell:
+    if value is None:
+        return StripCell(layer, "unmeasured", "not recorded")
+    is_inside, is_near = (low <= value <= high for low, high in (healthy, near))
+    return StripCell(layer, "inside" if is_inside else "near" if is_near else "far", number(value))

@@ -1,0 +1,50 @@
+"""One quantity by layer, with the range in which healthy trainings have it."""
+
+import numpy as np
+import pytest
+
+from gatdiag.figures import table
+from gatdiag.figures.by_layer import BY_LAYER
+from gatdiag.quantities import HEALTHY, columns
+from tests.figures.canvas import drawn, words
+from tests.report.builder import build
+
+LOW, HIGH = HEALTHY["parameters.relative_gradient_norm"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    values = [[1e-2, 1e-3, 1e-9], [2e-2, 3e-3, 1e-8], [4e-2, 2e-3, np.nan]]
+    return build(tmp_path_factory.mktemp("runs") / "run", weights={"relative_gradient_norm": values})
+
+
+def test_a_curve_for_the_first_and_the_last_step_and_the_median(run):
+    made = table(BY_LAYER, [run]).pivot_table(index="curve", columns="layer", values="value", sort=False, observed=True)
+    assert made.loc["step 0"].tolist() == [1e-2, 1e-3, 1e-9]
+    assert made.loc["step 2"].tolist()[:2] == [4e-2, 2e-3]
+    assert made.loc["median over training"].tolist() == pytest.approx([2e-2, 2e-3, 5.5e-9])
+
+
+def test_the_range_of_healthy_trainings_is_drawn_where_it_is(run):
+    axes = drawn(BY_LAYER, table(BY_LAYER, [run])).axes[0]
+    (band,) = [patch for patch in axes.patches if patch.get_label() == "nine in ten layers of healthy trainings"]
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((LOW, HIGH))
+    low, high = axes.get_ylim()
+    assert low <= 1e-9
+    assert high >= HIGH
+    assert axes.get_yscale() == "log"
+
+
+def test_layers_of_a_finding_are_marked(run):
+    canvas = drawn(BY_LAYER, table(BY_LAYER, [run], concerned=("convs.2",)))
+    assert "layers of the finding" in words(canvas)
+    (ring,) = [line for line in canvas.axes[0].get_lines() if line.get_label() == "layers of the finding"]
+    assert [*ring.get_xdata()] == [2]
+    assert "layers of the finding" not in words(drawn(BY_LAYER, table(BY_LAYER, [run])))
+
+
+@pytest.mark.parametrize("column", HEALTHY)
+def test_every_quantity_with_a_range_is_a_recorded_one(column):
+    group, _, name = column.partition(".")
+    assert name in {quantity.name for quantity in columns(group)}
+    assert HEALTHY[column][0] < HEALTHY[column][1]

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+import gatdiag
+from gatdiag.quantities import HEALTHY
+from gatdiag.report.screen import column_of, screen, tone_of
+from tests.report.builder import NO_LAYERS, build
+
+LOSS = {"loss": np.geomspace(2.0, 0.02, 40)}
+
+
+def shown(run):
+    return screen(run, gatdiag.diagnose(run))
+
+
+@pytest.mark.parametrize(
+    ("logged", "tone"),
+    [
+        ({"loss": np.geomspace(2.0, 0.01, 60)}, "healthy"),
+        ({"loss": np.full(60, 2.0) + 0.001 * np.sin(np.arange(60))}, "failing"),
+        ({"loss": [2.0, np.nan, np.nan]}, "failing"),
+        ({"loss": [2.0, 1.9]}, "unknown"),
+    ],
+    ids=["falls", "does not fall", "NaN", "two steps"],
+)
+def test_the_word_is_that_of_the_diagnosis(tmp_path, logged, tone):
+    made = shown(build(tmp_path / "run", logged=logged, **NO_LAYERS))
+    assert made.tone == tone
+    assert made.word == ("cannot tell" if tone == "unknown" else tone)
+
+
+def test_of_what_was_not_recorded_nothing_is_told(tmp_path):
+    assert tone_of(None) == "unknown"
+    assert screen(build(tmp_path / "run", **NO_LAYERS), None).strip is None
+
+
+def test_the_facts_of_the_training_are_there_once(tmp_path):
+    optimizers = [{"class": "Adam", "groups": [{"lr": 0.01, "parameters": []}]}]
+    logged = LOSS | {"val_accuracy": np.linspace(0.2, 0.8, 40)}
+    tiles = {
+        tile.label: (tile.value, tile.detail)
+        for tile in shown(
+            build(tmp_path / "run", logged=logged, optimizers=optimizers, weights={"norm": np.ones((40, 2))})
+        ).tiles
+    }
+    assert tiles["steps"] == ("40", "all recorded")
+    assert tiles["loss"] == ("2 \N{RIGHTWARDS ARROW} 0.02", "down 99 %")
+    assert tiles["best val_accuracy"] == ("80 %", "at step 39")
+    assert tiles["optimizer"] == ("Adam", "learning rate 0.01")
+    assert tiles["layers"] == ("2", "GATv2Conv")
+
+
+def test_layers_are_told_by_their_distance_from_healthy_ones(tmp_path):
+    low, high = HEALTHY["parameters.relative_gradient_norm"]
+    values = [[low * 2, low / 5, low / 1e3, high * 100, np.nan]] * 40
+    strip = shown(build(tmp_path / "run", logged=LOSS, weights={"relative_gradient_norm": values})).strip
+    assert [cell.distance for cell in strip.cells] == ["inside", "near", "far", "far", "unmeasured"]
+    assert [cell.layer for cell in strip.cells] == [f"convs.{place}" for place in range(5)]
+    assert strip.summary == "3 of 5 layers outside of it"
+
+
+def test_the_strip_shows_what_the_verdict_is_about(tmp_path):
+    logged = {"loss": np.full(60, 2.0) + 0.001 * np.sin(np.arange(60))}
+    ratios = np.geomspace(1e-12, 1e-1, 4) * np.ones((60, 1))
+    layers = {"output_gradient_norm": ratios}
+    run = build(tmp_path / "run", logged=logged, layers=layers, weights={"relative_gradient_norm": ratios})
+    diagnosis = gatdiag.diagnose(run)
+    assert diagnosis.verdict.code == "depth-vanishing-gradient"
+    assert column_of(diagnosis) == "parameters.relative_gradient_norm"
+    assert [cell.distance for cell in screen(run, diagnosis).strip.cells] == ["far", "far", "near", "inside"]
+
+
+def test_a_strip_of_many_layers_stays_narrow(tmp_path):
+    run = build(tmp_path / "run", logged=LOSS, weights={"relative_gradient_norm": np.full((40, 450), 1e-2)})
+    assert len(shown(run).strip.cells) == 150

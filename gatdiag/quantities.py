@@ -101,6 +101,11 @@ class Quantity:
     is_share: bool = False
     is_compared: bool = True
 
+    @property
+    def is_over_orders(self) -> bool:
+        """Whether its values differ by orders of magnitude: all but shares that are no ratios of norms."""
+        return not self.is_share or bool(self.relative_to)
+
 
 @dataclass(frozen=True)
 class Metric:

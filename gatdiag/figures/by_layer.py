@@ -66,9 +66,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     for (label, part), style in zip(parts, styles[-len(parts) :], strict=True):
         ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
         curves.append((ordered, {**style, "label": plain_text(label), "marker": ".", "markersize": 4}))
-    is_share = quantity.is_share and quantity.name != "relative_mu"  # which falls by orders of magnitude
-    whole = (0.0, 1.0) if is_share else ()
-    entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=not is_share, include=whole)]
+    is_log = quantity.is_over_orders
+    entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=is_log, include=() if is_log else (0.0, 1.0))]
     if column in HEALTHY:
         low, high = HEALTHY[column]
         bottom, top = axes.get_ylim()

@@ -15,7 +15,7 @@ from gatdiag.summary import series_of
 from gatdiag.summary.thinning import evenly_spaced
 
 _COLUMNS: Final = (*HEALTHY, "layers.output_norm")
-_MOST: Final = 4_000  # values of one quantity: what a page can hold
+_MOST: Final = 1_200  # values of one quantity: what a page can hold
 _MOST_LAYERS: Final = 80
 _MOST_QUANTITIES: Final = 5
 
@@ -37,8 +37,8 @@ def chart_data(run: Run, first: str) -> str:
         series = series_of(run, cast("TableName", table), name).dropna(subset=["value"])
         if len(series) and len(found) < _MOST_QUANTITIES:
             described = quantity(cast("TableName", table), name)
-            is_log = not described.is_share or name == "relative_mu"  # which falls by orders of magnitude
-            found.append({"label": described.label, "healthy": HEALTHY.get(column), "log": is_log, **_by_layer(series)})
+            facts = {"label": described.label, "healthy": HEALTHY.get(column), "log": described.is_over_orders}
+            found.append(facts | _by_layer(series))
     return json.dumps(found, separators=(",", ":"), allow_nan=False) if found else ""
 
 

@@ -143,7 +143,7 @@ def _strip(run: Run, column: str) -> Strip | None:
     values = typical_values(series)
     layers = [str(layer) for layer in series["layer"].cat.categories]
     every = -(-len(layers) // _MOST_LAYERS)
-    near = (low - _NEAR, high + _NEAR) if described.is_share else (low / _TIMES, high * _TIMES)
+    near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
     cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
     return Strip(described.label, f"{low:g} to {high:g}", cells)
 

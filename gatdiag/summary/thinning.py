@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["bin_steps", "evenly_spaced", "thin", "thin_groups"]
 
+_MOST = 1_500  # points of all groups of a figure, where that leaves each
+_FEWEST = 30  # points
+
 
 def evenly_spaced(count: int, limit: int) -> NDArray[np.int64]:
     """At most `limit` evenly spaced positions in `range(count)`, including the first and the last.
@@ -82,12 +85,13 @@ def thin(values: pd.Series, limit: int = 150) -> pd.DataFrame:
 
 
 def thin_groups(table: pd.DataFrame, by: str, limit: int = 80) -> pd.DataFrame:
-    """Apply `thin` to each group of a tidy table (step, value, and `by`).
+    """Apply `thin` to each group of a tidy table (step, value, and `by`), more to each if there are many.
 
     Returns:
         step, `by`, value, low, high.
     """
     series = table.set_index("step").groupby(by, observed=True)["value"]
+    limit = min(limit, max(_MOST // max(len(series), 1), _FEWEST))
     parts = [thin(values, limit).assign(**{by: name}) for name, values in series]
     if not parts:
         return table[["step", by, "value"]].assign(low=table["value"], high=table["value"])

@@ -278,6 +278,7 @@ def exclusive_or(count: int, noise: float) -> tuple[Tensor, Tensor]:
 @report(
     "https://discuss.pytorch.org/t/unable-to-learn-xor-representation-using-2-layers-of-multi-layered-perceptron-mlp/13287",
     "No activation between the two linear layers: the network is a linear function of its inputs.",
+    right="network-linear",
 )
 def linear_exclusive_or(is_faulty: bool) -> Rebuilt:
     """Exclusive or of two noisy bits."""

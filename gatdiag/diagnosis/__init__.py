@@ -14,7 +14,7 @@ string: the reason why the check could not be made.
     output           what is passed to a loss that expects logits or log-probabilities
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
-    units            dead units, dropout, saturated attention
+    units            dead units, no activation, dropout, saturated attention
     rates            learning rate, clipping, weight decay
     non_finite       the operation that returned the first NaN or infinity
     laws             laws that the gradients violate, and how far the optimizer moved c

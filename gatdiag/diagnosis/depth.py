@@ -27,6 +27,9 @@ declare_limits(
 
 _WIDER = Remedy("hidden_channels = 64  # a layer with one neuron passes on one number per node")
 _FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # two hops instead of many")
+_OWN_WEIGHT = Remedy(
+    "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # with a weight for the node itself; or fewer edges"
+)
 _RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
@@ -138,6 +141,8 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
             1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
         ),
         "rank-few": Limit(3, "effective rank, and an eighth of the first layer's, over at least eight layers"),
+        "left": Limit(1e-2, "differences between nodes, output over input; usual 0.29 to 3.5, all linked 4e-9 to 2e-8"),
+        "differ": Limit(0.1, "relative mu of the inputs: with less they are alike from the start"),
         "weights-alike": Limit(0.99, "spectral over Frobenius norm of initial weights; usual 0.2 to 0.5, rank one: 1"),
     },
 )
@@ -147,8 +152,10 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
         return "relative mu was not recorded"
     if facts.is_learning or not facts.has_convolutions or layers_of_rank_one(facts):
         return None
-    return _alike(facts) or (
-        _one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts)
+    return (
+        _alike(facts)
+        or _alike_at_once(facts)
+        or (_one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts))
     )
 
 
@@ -258,19 +265,52 @@ def _alike(facts: Facts) -> Finding | None:
     )
 
 
+def _alike_at_once(facts: Facts) -> Finding | None:
+    """Nodes that differ are alike behind the first convolution, as where each is given the mean of all."""
+    mu = [*facts.profile("relative_mu").items()]
+    if not mu or not _is_of_nodes(facts) or not _is_given_data(facts, mu[0][0]):
+        return None
+    (name, behind), given = mu[0], facts.inputs[0]
+    norm = facts.profile("output_norm").get(name, 0.0) / facts.gains.get(name, 1.0)
+    left = _ratio(behind * norm, given["relative_mu"] * given["row_norm"] * math.sqrt(given["rows"]))
+    if not given["relative_mu"] > limit("differ") or not norm > 0 or not left < limit("left"):
+        return None
+    return _smoothing(
+        facts,
+        "depth-oversmoothing",
+        f"Within the single layer {short(name)} the nodes become alike: of the differences between them {number(left)} "
+        "is left. It gives each node a mean of others, which is the same for all where most nodes are linked.",
+        Evidence(f"differences between nodes behind over before layer {short(name)}", left),
+        "left",
+        (name,),
+        _OWN_WEIGHT,
+    )
+
+
+def _is_of_nodes(facts: Facts) -> bool:
+    """There is an output for each node: where one is wanted of a graph, its nodes may be alike."""
+    return bool(facts.signals.get("messages"))
+
+
+def _is_given_data(facts: Facts, layer: str) -> bool:
+    """The layer takes as many columns as the model's first input has."""
+    inputs = facts.inputs
+    takes = [columns for one in facts.layers if one["name"] == layer for _, columns in matrices(one).values()]
+    return bool(inputs) and not inputs[0]["non_finite"] and inputs[0]["columns"] in takes
+
+
 def _within_a_layer(facts: Facts) -> Finding | str | None:
     """Many hops within one convolution (SGC, APPNP): low rank of its output, but not of its input."""
     ranks = list(facts.profile("effective_rank").items())
     inputs = facts.inputs
     if len(facts.layers) == 1:
         return "there is no hidden layer, and the rank of a few outputs does not show whether nodes became alike"
-    if not ranks or not inputs or inputs[0]["non_finite"] or _width(facts) < 8:
+    if not ranks or not _is_of_nodes(facts) or _width(facts) < 8:
         return None
     name, rank = ranks[0]
-    takes = [columns for one in facts.layers if one["name"] == name for _, columns in matrices(one).values()]
-    if inputs[0]["columns"] not in takes:
+    if not _is_given_data(facts, name):
         return None  # it is given something else
-    differ = inputs[0]["relative_mu"] > 0.1 and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]
+    differ = inputs[0]["relative_mu"] > limit("differ") and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]
     if not differ or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
         return None
     return _smoothing(

@@ -36,6 +36,31 @@ _EXACT = (
 )
 def check_softmax_twice(facts: Facts) -> Finding | str | None:
     """Outputs are probabilities, but dL/dout is the gradient of a loss that expects logits or log-probabilities."""
+    return _divergence_of_probabilities(facts) or _criterion_of_probabilities(facts)
+
+
+def _divergence_of_probabilities(facts: Facts) -> Finding | None:
+    """kl_div of probabilities, which is negative, as no divergence is."""
+    operation = str((facts.signals.get("loss_graph") or {}).get("divergence_of"))
+    if operation not in _TO_PROBABILITIES or not len(facts.finite_loss) or not facts.finite_loss.max() < 0:
+        return None
+    applied = operation.lower()
+    instead = "kl_div(out.log_softmax(-1), target, reduction='batchmean')"
+    if operation == "Sigmoid":
+        instead = "binary_cross_entropy(out, target)"
+    return facts.finding(
+        "output-softmax-twice",
+        f"kl_div expects log-probabilities but gets the result of {applied}: what is minimized is minus the mean "
+        "probability, which is lowest if all of it is where the target is largest.",
+        Evidence("largest loss; a divergence is never negative", float(facts.finite_loss.max())),
+        title="kl_div expects log-probabilities but gets probabilities",
+        remedy=Remedy(f"loss = torch.nn.functional.{instead}"),
+        threshold="Exact: the operations of the loss, and its sign.",
+        falsified_by="The first argument of kl_div is negative in each entry.",
+    )
+
+
+def _criterion_of_probabilities(facts: Facts) -> Finding | str | None:
     name, reason = _criterion(facts)
     if reason:
         return reason

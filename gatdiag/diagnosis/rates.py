@@ -354,13 +354,19 @@ def _clips_below_decay(facts: Facts) -> bool:
 
 
 def _late_pull(facts: Facts) -> float:
-    """Pull of the decay over that of the gradient, towards the end; for AdamW, over the whole step."""
+    """Pull of the decay over that of the gradient, towards the end; for AdamW, over the whole step.
+
+    Biases are left out: that of the output gets a gradient however small the weights are.
+    """
     decay = facts.setting("weight_decay")
     with np.errstate(all="ignore"):
         if _is_decoupled(facts):
             pull = remedy.initial_learning_rate(facts) * decay / facts.step_ratios
         else:
-            pull = decay * facts.total_norm / np.sqrt(np.nansum(facts.gradient_norms**2, axis=1))
+            is_bias = [len(facts.parameters.get(name, {}).get("shape", ())) == 1 for name in facts.parameter_names]
+            kept = slice(None) if all(is_bias) else ~np.array(is_bias)
+            norms, gradients = facts.norms[:, kept], facts.gradient_norms[:, kept]
+            pull = decay * np.sqrt(np.nansum(norms**2, axis=1) / np.nansum(gradients**2, axis=1))
     return median(pull[-max(5, len(facts.total_norm) // 4) :])
 
 

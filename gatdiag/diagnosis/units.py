@@ -1,4 +1,4 @@
-"""Dead units, in training or among the weights of a checkpoint, dropout, and saturated attention."""
+"""Dead units, in training or among the weights of a checkpoint, no activation, dropout, and saturated attention."""
 
 import math
 from collections.abc import Iterator
@@ -99,6 +99,33 @@ def _has_partial_gradients(facts: Facts) -> bool:
     """The network gets gradients but does not learn, so units without one are worth reporting."""
     norms = facts.gradient_norms
     return facts.state in ("failing", "partly") and bool(((norms > 0) & (norms < math.inf)).any())
+
+
+@cause(
+    "network-linear",
+    "No activation between layers",
+    rank=292,
+    why="a linear network may be what was meant, and fail for another reason",
+    figure="training_curves",
+    falsified_by="With a ReLU between the layers the learning curve is the same.",
+    severity="warning",
+    needs_training=True,
+)
+def check_linear(facts: Facts) -> Finding | None:
+    """Layers in a row without an activation: the network is a linear function of its inputs, and does not train."""
+    if facts.state != "failing" or facts.is_non_finite or not facts.signals.get("is_linear_chain"):
+        return None
+    layers = tuple(layer["name"] for layer in facts.layers if layer["parameters"])
+    first = short(layers[0])
+    return facts.finding(
+        "network-linear",
+        f"There is no activation between the {len(layers)} layers: their weights could be multiplied, and the network "
+        "does no better than a single layer.",
+        Evidence("operations that are not linear, before the last", 0.0),
+        threshold="Exact: all operations from the output back to the inputs are sums and products with weights.",
+        layers=layers,
+        remedy=Remedy(f"x = torch.relu(x)  # in forward, behind {first} and each further layer but the last"),
+    )
 
 
 @cause(

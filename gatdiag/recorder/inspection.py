@@ -23,7 +23,7 @@ from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
 from gatdiag.recorder.loop import LoopFacts
-from gatdiag.recorder.loss_graph import describe_loss, follow_slope
+from gatdiag.recorder.loss_graph import describe_loss, follow_slope, is_linear_chain
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
@@ -220,6 +220,7 @@ class Inspection:
                 self._foreign.append(weakref.ref(leaf))
         self._graph = {
             "has_graph": o.grad_fn is not None,
+            "is_linear_chain": is_linear_chain(o.grad_fn),
             "unreached": sorted(names[key] for key in self._unreached),
             "foreign_leaves": 0,
             "is_rough": is_low_precision(o, is_autocast=is_autocast),

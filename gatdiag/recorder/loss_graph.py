@@ -1,4 +1,4 @@
-"""What the graph of a loss shows: which operations lie between the model's output and the loss, and over what.
+"""What the graphs of a loss and of an output show: which operations they consist of, and over what.
 
 Only the names of autograd's nodes and the shapes that they expect are read: by the time a hook runs, the tensors that
 nodes nearer to the loss had saved are gone.
@@ -14,6 +14,16 @@ _MAX_NODES: Final = 10_000
 _MAX_NAMES: Final = 40
 # losses whose target may require a gradient, by the start of the node's name; it is their second input
 _WITH_TARGET: Final = ("BinaryCrossEntropy", "MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv")
+_VIEWS: Final = frozenset({
+    "View", "UnsafeView", "Reshape", "Alias", "Clone", "ToCopy", "T", "Transpose", "Permute", "Squeeze", "Unsqueeze",
+    "Expand", "Slice", "Select",
+})  # fmt: skip
+_SUMS: Final = frozenset({
+    "Add", "Sub", "Neg", "Sum", "Mean", "Cat", "Stack", "Index", "IndexSelect", "Gather", "ScatterAdd", "IndexAdd",
+    "Split", "SplitWithSizes", "Unbind", "NativeDropout", "AvgPool2D", "AdaptiveAvgPool2D", "AccumulateGrad",
+})  # fmt: skip
+_PRODUCTS: Final = ("Addmm", "Mm", "Convolution")
+_PROBABILITIES: Final = ("Sigmoid", "Softmax", "LogSoftmax", "LogSigmoid")
 
 
 def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
@@ -26,13 +36,14 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
     Returns:
         "operations", from the loss to the output, without those on other ways to parameters; "empty", the first of
         them that computes nothing (a mean over no rows); "divides", whether a single number is divided by one that
-        requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model.
+        requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model;
+        "divergence_of", the operation whose result kl_div is given.
 
     Example:
         >>> weight = torch.ones(3, requires_grad=True)
         >>> out = weight * torch.arange(3.0)
         >>> describe_loss(out[out > 5].mean(), {out.grad_fn})
-        {'operations': ['Mean', 'Index'], 'empty': 'Mean', 'divides': False, 'target_of': None}
+        {'operations': ['Mean', 'Index'], 'empty': 'Mean', 'divides': False, 'target_of': None, 'divergence_of': None}
     """
     path = [*_path(loss.grad_fn, outputs)]
     names = [operation_name(node) for node in path]
@@ -43,6 +54,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "divides": any(map(_is_quotient_of_numbers, path)),
         "target_of": next((name for node, name in zip(path, names, strict=True) if _has_target_of(node, path, outputs)),
                           None),
+        "divergence_of": next(filter(None, map(_input_of_divergence, path)), None),
     }  # fmt: skip
 
 
@@ -51,6 +63,63 @@ def operation_name(node: Any) -> str:
     name = type(node).__name__.partition("Backward")[0]
     exponent = getattr(node, "_saved_exponent", 1) if name == "Pow" else 1
     return name if not isinstance(exponent, int | float) or exponent >= 1 else "Root"
+
+
+def is_linear_chain(output: Any) -> bool:
+    """Whether an output is linear in the data, up to a last sigmoid or softmax, though weights are multiplied in a row.
+
+    Args:
+        output: The node that computed the output. Operations that are not known count as not linear.
+
+    Example:
+        >>> x, first, last = torch.ones(2, 3), torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        >>> is_linear_chain(last(first(x)).sigmoid().grad_fn), is_linear_chain(last(first(x).relu()).grad_fn)
+        (True, False)
+    """
+    start = _behind_views(output)
+    if start is not None and operation_name(start) in _PROBABILITIES:
+        start = start.next_functions[0][0]
+    nodes = list[Any]()
+    for node in _nodes(start, ()):
+        if not _is_linear(node):
+            return False
+        nodes.append(node)
+    products = [node for node in nodes if operation_name(node) in _PRODUCTS]
+    has_chain = any(operation_name(one) in _PRODUCTS for last in products for one in [*_nodes(last, ())][1:])
+    return has_chain and len(nodes) < _MAX_NODES
+
+
+def _is_linear(node: Any) -> bool:
+    """One of the factors of a product is constant or a weight; the first input of "Addmm" is added."""
+    name = operation_name(node)
+    if name in _SUMS or name in _VIEWS or hasattr(node, "variable"):
+        return True
+    factors = [following for following, _ in node.next_functions][-2 if name == "Addmm" else 0 :][:2]
+    is_product = name in (*_PRODUCTS, "Mul") or (name == "Div" and (len(factors) < 2 or _is_weight(factors[1])))
+    return is_product and (len(factors) < 2 or any(map(_is_weight, factors)))
+
+
+def _is_weight(node: Any) -> bool:
+    behind = _behind_views(node)
+    return behind is None or hasattr(behind, "variable")
+
+
+def _behind_views(node: Any) -> Any:
+    while node is not None and operation_name(node) in _VIEWS:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _input_of_divergence(node: Any) -> str | None:
+    """What computed the input of kl_div, which torch computes as xlogy(target, target) - target * input."""
+    inputs = [following for following, _ in node.next_functions]
+    if operation_name(node) != "Sub" or len(inputs) != 2 or inputs[0] is not None or inputs[1] is None:
+        return None
+    factors = [following for following, _ in inputs[1].next_functions]
+    if operation_name(inputs[1]) != "Mul" or len(factors) != 2 or factors.count(None) != 1:
+        return None
+    behind = _behind_views(factors[factors[0] is None])
+    return None if behind is None else operation_name(behind)
 
 
 def follow_slope(output: Any, report: Callable[[str, int], None]) -> None:

@@ -52,7 +52,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
                         the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
                         running statistics at the start}, "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient
-                        scaler), "edge_weights", "messages" (labeled nodes, and those of them that an edge reaches),
+                        scaler), "is_linear_chain" (no activation between layers), "edge_weights", "messages" (labeled
+                        nodes, and those of them that an edge reaches),
                         "loss_graph" and "broken_loss" (operations from the loss to the output, at the first records and
                         at the first NaN), "slope_end", "plain_tensors", "loop"}, of which any may be missing
     notes               [text]: what could not be recorded, and why

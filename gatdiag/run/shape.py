@@ -30,7 +30,11 @@ _LAW: Final = {
     "residual?": ([_NUMBER], None),
     "terms?": ([_TERM], None),
 }
-_LOSS: Final = {"operations?": [str], "divides?": bool, **dict.fromkeys(("empty?", "target_of?"), _TEXT)}
+_LOSS: Final = {
+    "operations?": [str],
+    "divides?": bool,
+    **dict.fromkeys(("empty?", "target_of?", "divergence_of?"), _TEXT),
+}
 _SIGNALS: Final = {
     "inputs?": [
         {
@@ -72,7 +76,7 @@ _SIGNALS: Final = {
     "evaluation_from?": _COUNT,
     "batch_norms?": {"*": int},
     "dropout?": {"*": float},
-    **dict.fromkeys(("is_rough?", "has_scaled_loss?"), bool),
+    **dict.fromkeys(("is_rough?", "is_linear_chain?", "has_scaled_loss?"), bool),
 }
 META_SHAPE: Final = {
     "schema": int,

@@ -14,6 +14,7 @@ at 100. Equal recipes give equal runs, whatever the number of processes.
 - `pairs`: two faults at once
 - `preflight`: what `gatdiag.preflight` predicts before the training
 - `treatment`: whether the remedies that the diagnosis names cure the faults
+- `public`: trainings that somebody reported as not working, rebuilt small
 - `tables`: results as CSV and Markdown
 - `expected.csv`, `test_verdicts`: the verdicts of some cases, which the test suite trains
 
@@ -34,6 +35,8 @@ from tests.bank.bank import evaluate_case, run_cases
 from tests.bank.cases import BANK, CAUSES
 from tests.bank.pairs import PAIRS, evaluate_pair, pair_tables
 from tests.bank.preflight import preflight_case, preflight_tables
+from tests.bank.public import REPORTS
+from tests.bank.public.scoring import evaluate_report, report_tables
 from tests.bank.tables import verdict_tables
 from tests.bank.treatment import treat_case, treatment_tables
 
@@ -44,6 +47,7 @@ PARTS = {
     "pairs": (evaluate_pair, pair_tables),
     "preflight": (preflight_case, preflight_tables),
     "treat": (treat_case, treatment_tables),
+    "public": (evaluate_report, report_tables),
 }
 
 
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nargs="+",
         choices=CAUSES,
         metavar="CAUSE",
-        help="only these, healthy for controls, and pairs with one of them; tables go to DIR instead of reports",
+        help="only these, healthy for controls, pairs and reports with one of them; tables go to DIR, not reports",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="number of processes; default: one per core")
     parser.add_argument(
@@ -87,7 +91,9 @@ def read_commit() -> str:
 
 
 def select_items(part: str, causes: Sequence[str]) -> list:
-    """Numbers of pairs, or cases."""
+    """Numbers of pairs, names of reports, or cases."""
+    if part == "public":
+        return [name for name, one in REPORTS.items() if {*causes} >= {*CAUSES} or {*one.right} & {*causes}]
     if part == "pairs":
         return [number for number, (plants, _) in enumerate(PAIRS) if {*plants} & {*causes}]
     is_wanted = {"calibration": (False,), "held-out": (True,)}.get(part, (False, True))

@@ -73,6 +73,20 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"depth": 64}, layer="mlp", depth=4, **init("he", 1), **by("SGD", 0.05), steps=60),
         row({"depth": 48}, layer="mlp", depth=3, **init("he", 1), **by("SGD", 0.1), steps=150),
     ),
+    "network-linear": (
+        row(
+            {"activation": "none"}, layer="mlp", depth=3, inputs=("signs flipped", 1), nodes=400, columns=16, steps=200
+        ),
+        row(
+            {"activation": "none"},
+            layer="mlp",
+            inputs=("signs flipped", 2),
+            nodes=400,
+            **by("momentum", 0.05),
+            steps=300,
+        ),
+        row({"activation": "none"}, layer="mlp", depth=2, inputs=("signs flipped", 3), batch=20, classes=2, steps=300),
+    ),
     "dead-units": (
         row(init("biases", -6), layer="gcn", depth=3),
         row(init("biases", -8), layer="sage", depth=3, **SGD),
@@ -156,6 +170,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"decay": 30.0}, layer="transformer", depth=3, optimizer="AdamW"),
         row({"decay": 0.5}, layer="sage", depth=3, task="regression"),
         row({"decay": 0.3}, layer="gcn", depth=3, task="links"),
+        row({"decay": 0.5}, layer="mlp", depth=4, task="regression", batch=10, **by("momentum", 0.02), steps=200),
     ),
     "input-nonfinite": (
         row({"inputs": ("NaN in rows", 2)}, layer="gcn", depth=2),
@@ -342,6 +357,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         control(layer="gcn", norm="pair", depth=6, steps=200),
         control(layer="sage", activation="elu", depth=5, optimizer="AdamW", decay=0.05),
         control(layer="transformer", depth=8, **RESIDUAL, batch=40, classes=3),
+        control(layer="gcn", activation="none", depth=3),  # linear on purpose
     ),
 }
 """Cause -> rows."""

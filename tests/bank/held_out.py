@@ -31,6 +31,8 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"depth": 48}, layer="gcn", depth=3, graph="small world", **init("he", 1), **SLOW),
         row({"layer": "sgc-32", "depth": 2}, layer="gcn", depth=2, graph="preferential", task="regression"),
         row({"depth": 20}, layer="gatv2", depth=2, graph="other classes", **by("RMSprop", 0.003)),
+        row({"graph": "all linked"}, layer="gcn", depth=2),
+        row({"layer": "gat"}, layer="graph", depth=2, graph="all linked", width=16),
     ),
     "depth-vanishing-gradient": (
         row({"depth": 30}, layer="mlp", depth=3, activation="gelu", task="regression", **by("Nesterov", 0.05)),
@@ -51,6 +53,27 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"width": 1}, layer="gcn", depth=3, graph="tree"),
         row({"depth": 56}, layer="mlp", depth=3, **init("he", 1), activation="leaky", **by("SGD", 0.05)),
         row(init("constant", 1), layer="cheb", depth=3, graph="other classes", **SLOW),
+    ),
+    "network-linear": (
+        row(
+            {"activation": "none"},
+            layer="graph",
+            depth=2,
+            graph="tree",
+            inputs=("signs flipped", 4),
+            columns=8,
+            nodes=400,
+        ),
+        row(
+            {"activation": "none"},
+            layer="mlp",
+            depth=4,
+            inputs=("signs flipped", 5),
+            columns=16,
+            nodes=400,
+            **by("momentum", 0.05),
+            steps=300,
+        ),
     ),
     "dead-units": (
         row(init("biases", -20), layer="graph", depth=3, graph="grid", task="regression"),

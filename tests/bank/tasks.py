@@ -101,7 +101,7 @@ def _make_nodes(recipe: Recipe, generator: Generator) -> _Data:
     y = torch.arange(recipe.nodes) % recipe.classes
     links = GRAPHS[recipe.graph](y, generator)
     edges = torch.cat([links, links.flip(0)], dim=1).unique(dim=1)
-    if recipe.graph != "other classes":
+    if recipe.graph not in ("other classes", "all linked"):
         y = _spread_classes(edges, recipe.nodes, recipe.classes, generator)
     x = torch.randn(recipe.classes, recipe.columns, generator=generator)[y]
     x = x + torch.randn(x.shape, generator=generator)
@@ -169,6 +169,10 @@ def _power_law(y: Tensor, generator: Generator) -> Tensor:
     return (torch.rand(chance.shape, generator=generator) < chance).triu(1).nonzero().T
 
 
+def _all_linked(y: Tensor, generator: Generator) -> Tensor:
+    return torch.ones(len(y), len(y)).triu(1).nonzero().T
+
+
 GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
     "other classes": _other_classes,
     "preferential": _preferential,
@@ -176,6 +180,7 @@ GRAPHS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
     "tree": _tree,
     "small world": _small_world,
     "power law": _power_law,
+    "all linked": _all_linked,
 }
 """Name -> function (labels, generator) -> edges in one direction. "blocks" is `synthetic.block_model`."""
 
@@ -235,6 +240,11 @@ def _overwrite(x: Tensor, rows: float, *values: float) -> Tensor:
     return x
 
 
+def _flip_signs(x: Tensor, seed: float) -> Tensor:
+    """Half of the rows change their sign, so that no linear function tells classes apart."""
+    return x * torch.randn(len(x), 1, generator=torch.Generator().manual_seed(int(seed))).sign()
+
+
 INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = {
     "as they are": lambda x, number: x,
     "scaled": lambda x, number: number * x,
@@ -246,6 +256,7 @@ INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = {
     "NaN in rows": lambda x, number: _overwrite(x, number, torch.nan),
     "infinity in rows": lambda x, number: _overwrite(x, number, torch.inf, -torch.inf),
     "log": lambda x, number: x.log(),
+    "signs flipped": _flip_signs,
     "columns never used": lambda x, number: F.pad(x, (0, int(number))),
 }
 """Name -> change of the features (x, argument)."""

@@ -27,6 +27,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "BANK", {case.name: case for case in few()})
         patch.setattr(program, "PAIRS", ())
+        patch.setattr(program, "REPORTS", {})
         program.main(["--causes", *causes, "--jobs", "1", "--folder", str(folder)])
         trained = {path: path.stat().st_mtime_ns for path in folder.rglob("faulty.json")}
         program.main(["calibration", "--causes", *causes, "--jobs", "1", "--folder", str(folder)])
@@ -85,6 +86,11 @@ def test_pairs_are_chosen_by_either_cause():
     assert [*program.PAIRS[chosen[0]][0]] == ["lr-too-small", "dead-units"]
     assert all("dead-units" in program.PAIRS[number][0] for number in chosen)
     assert program.select_items("pairs", [HEALTHY]) == []
+
+
+def test_reports_are_chosen_by_what_is_right_and_all_without_a_choice():
+    assert program.select_items("public", ["no-step"]) == ["loop-without-optimizer"]
+    assert program.select_items("public", program.CAUSES) == [*program.REPORTS]
 
 
 def test_an_unknown_part_or_cause_is_refused(capsys):

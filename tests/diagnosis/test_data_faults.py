@@ -31,6 +31,13 @@ class Graph(nn.Module):
         return self.last(self.first(x, *edges).relu(), *edges)
 
 
+class Pooled(Graph):
+    """One output for all nodes."""
+
+    def forward(self, x, *edges):
+        return super().forward(x, *edges).mean(0, keepdim=True)
+
+
 class Periods(nn.Module):
     """An attention over columns that only some of matter; a parameter, or a plain tensor."""
 
@@ -166,6 +173,32 @@ def plain_tensor(is_faulty):
     return model, lambda step: F.mse_loss(model(x), y)
 
 
+def no_activation(is_faulty):
+    bits = torch.randint(2, (120, 8)).float()
+    y = (bits[:, :1] != bits[:, 1:2]).float()
+    model = nn.Sequential(nn.Linear(8, 32), *[nn.ReLU()][int(is_faulty) :], nn.Linear(32, 1))
+    return model, lambda step: F.binary_cross_entropy_with_logits(model(bits), y)
+
+
+def divergence_of_probabilities(is_faulty):
+    x, _ = data()
+    teacher = x[:, :3].softmax(-1)
+    model = mlp(3)
+
+    def loss_of(step):
+        out = model(x)
+        return F.kl_div(out.softmax(-1) if is_faulty else out.log_softmax(-1), teacher, reduction="batchmean")
+
+    return model, loss_of
+
+
+def all_linked(is_faulty):
+    x, y = data()
+    edges = torch.ones(120, 120).nonzero().T
+    model = Graph(GCNConv if is_faulty else SAGEConv)
+    return model, lambda step: F.cross_entropy(model(x, edges), y)
+
+
 CASES = {
     missing_target: ("target-nonfinite", {}),
     empty_selection: ("empty-selection", {}),
@@ -180,6 +213,9 @@ CASES = {
     negative_weights: ("input-edge-weights", {}),
     edges_reversed: ("input-without-messages", {"lr": 0.003}),
     plain_tensor: ("parameters-not-registered", {"steps": 150, "lr": 0.05}),
+    no_activation: ("network-linear", {"steps": 100, "lr": 0.02}),
+    divergence_of_probabilities: ("output-softmax-twice", {}),
+    all_linked: ("depth-oversmoothing", {}),
 }
 
 
@@ -206,6 +242,16 @@ def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, case, is_faulty
 def test_it_is_said_where_the_slope_ends(tmp_path, case, words):
     torch.manual_seed(0)
     assert words in train(tmp_path / "run", *case(is_faulty=True)).verdict.text
+
+
+def test_nodes_that_are_alike_are_no_cause_where_one_output_is_wanted_of_all(tmp_path):
+    torch.manual_seed(0)
+    edges, model, labels = torch.ones(12, 12).nonzero().T, Pooled(GCNConv), torch.randint(2, (60, 1))
+    diagnosis = train(
+        tmp_path / "run", model, lambda step: F.cross_entropy(model(torch.randn(12, 8), edges), labels[step])
+    )
+    assert diagnosis.verdict.code != "healthy"
+    assert "depth-oversmoothing" not in [one.code for one in diagnosis]
 
 
 def test_passes_without_a_step_are_told_unless_the_weights_move(tmp_path):

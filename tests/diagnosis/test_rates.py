@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gatdiag
+from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.models import gcn
 from gatdiag.experiments.synthetic import block_model
 
@@ -66,3 +67,18 @@ def test_where_only_a_huge_rate_would_do_adam_is_recommended_and_trains(tmp_path
     assert [action.name for action in verdict.actions] == ["adam"]
     train("adam", lambda model: torch.optim.Adam(model.parameters(), lr=0.005))
     assert losses["adam"] < 0.8 * losses["sgd"]
+
+
+@pytest.mark.parametrize(("decay", "code"), [(0.5, "weight-decay-too-strong"), (5e-4, HEALTHY)])
+def test_decay_is_weighed_against_gradients_of_weights_not_of_the_bias_of_the_output(tmp_path, decay, code):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=decay)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for rows in [rows for _ in range(30) for rows in torch.randperm(80).split(10)]:  # each with another mean
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(X[rows]), Y[rows] / Y.std())
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert gatdiag.diagnose(tmp_path / "run").verdict.code == code

@@ -1,0 +1,95 @@
+"""What the graphs of a loss and of an output show."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv, SGConv
+
+from gatdiag.recorder.loss_graph import describe_loss, is_linear_chain
+
+X, EDGES = torch.randn(10, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+IMAGES = X.reshape(1, 1, 6, 10)
+
+
+class TwoConvolutions(nn.Module):
+    """Nothing between the two."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.first, self.last = conv(6, 8), conv(8, 2)
+
+    def forward(self, x):
+        return self.last(self.first(x, EDGES), EDGES)
+
+
+@pytest.mark.parametrize("conv", [GCNConv, GraphConv, SAGEConv])
+def test_convolutions_without_an_activation_are_a_linear_chain(conv):
+    assert is_linear_chain(TwoConvolutions(conv)(X).grad_fn)
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), nn.Sigmoid(), nn.Softmax(-1), nn.LogSoftmax(-1)])
+@pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.5), nn.Unflatten(1, (2, 4)), nn.AvgPool1d(2, 2)])
+def test_an_activation_behind_the_last_layer_does_not_make_a_network_deep(between, last):
+    width = between(torch.zeros(1, 8)).shape[-1]
+    assert is_linear_chain(nn.Sequential(nn.Linear(6, 8), between, nn.Linear(width, 2), last)(X).grad_fn)
+
+
+def test_layers_of_images_are_a_linear_chain_without_an_activation():
+    layers = [nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.Conv2d(4, 2, 2)]
+    assert is_linear_chain(nn.Sequential(*layers)(IMAGES).grad_fn)
+    assert not is_linear_chain(nn.Sequential(layers[0], nn.MaxPool2d(2), layers[2])(IMAGES).grad_fn)
+
+
+@pytest.mark.parametrize(
+    "between", [nn.ReLU(), nn.Tanh(), nn.GELU(), nn.Softmax(-1), nn.LayerNorm(8), nn.BatchNorm1d(8)]
+)
+def test_what_is_not_linear_between_two_layers_is_seen(between):
+    assert not is_linear_chain(nn.Sequential(nn.Linear(6, 8), between, nn.Linear(8, 2))(X).grad_fn)
+
+
+def test_a_single_layer_attention_and_products_of_outputs_are_no_linear_chain():
+    layer, other = nn.Linear(6, 6), nn.Linear(6, 6)
+    q, k = layer(X), other(layer(X))
+    outputs = [
+        layer(X),
+        layer(X) + other(X),
+        q @ k.T,
+        q * k,
+        q / k,
+        1 / q,
+        nn.LSTM(6, 4)(X)[0],
+        nn.Embedding(4, 2)(EDGES),
+    ]
+    outputs += [TwoConvolutions(GATConv)(X), SGConv(6, 2, K=3)(X, EDGES)]
+    assert not any(is_linear_chain(out.grad_fn) for out in outputs)
+    assert not is_linear_chain(X.grad_fn)
+
+
+@pytest.mark.parametrize("reduction", ["batchmean", "sum", "none"])
+@pytest.mark.parametrize(
+    ("apply", "expected"),
+    [
+        (lambda out: out.softmax(-1), "Softmax"),
+        (lambda out: out.sigmoid().view(10, 3), "Sigmoid"),
+        (lambda out: out.log_softmax(-1), "LogSoftmax"),
+        (lambda out: out, "Addmm"),
+    ],
+)
+def test_it_is_seen_what_kl_div_is_given(reduction, apply, expected):
+    out = nn.Linear(6, 3)(X)
+    loss = F.kl_div(apply(out), torch.full((10, 3), 1 / 3), reduction=reduction).sum()
+    assert describe_loss(loss, {out.grad_fn})["divergence_of"] == expected
+
+
+def test_other_losses_of_probabilities_are_no_divergence():
+    out, y = nn.Linear(6, 3)(X), torch.eye(3)[torch.arange(10) % 3]
+    p = out.softmax(-1)
+    for loss in [
+        (1 - p * y).mean(),
+        ((p - y) ** 2).mean(),
+        -(y * p).sum(),
+        F.cross_entropy(out, y),
+        p.sum() - (p * y).sum(),
+    ]:
+        assert describe_loss(loss, {out.grad_fn})["divergence_of"] is None

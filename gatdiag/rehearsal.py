@@ -21,6 +21,7 @@ from gatdiag.recorder.settings import as_optimizer_list
 from gatdiag.run import load
 from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.isolation import preserve_random_state
+from gatdiag.structure.mixing import find_mixing
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import copy_model, unwrap
 from gatdiag.structure.tensors import all_tensors, graph_leaves
@@ -102,11 +103,12 @@ def preflight(
             return Diagnosis(skipped=_all_skipped(), reason=_NOT_RECORDED)
         with recorder:
             train_copy(copied, loss, recorder)
+        mixing = _find_mixing(copied)
         run = load(recorder.folder)
         if not len(run.parameters):
             notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
             raise ModelError(f"Nothing could be measured in the first steps: {notes}")
-        return run_checks(Facts(run, is_preflight=True))
+        return run_checks(Facts(run, is_preflight=True, mixing=mixing))
 
 
 def _all_skipped() -> dict[str, str]:
@@ -192,6 +194,15 @@ def train_copy(copied: _Copy, loss: Loss, recorder: Recorder) -> None:
         for optimizer in copied.optimizers:
             optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
         recorder.log(loss=value.detach())
+
+
+def _find_mixing(copied: _Copy) -> dict[str, Any] | str | None:
+    """Whether examples depend on each other in evaluation mode; the reason why that is not known if it raises."""
+    try:
+        copied.model.eval()
+        return find_mixing(copied.model, copied.args, copied.kwargs)
+    except Exception as error:  # evaluation may need what training does not
+        return f"a pass in evaluation mode failed with {type(error).__name__}: {error}"
 
 
 def _descend(model: nn.Module) -> None:

@@ -67,6 +67,13 @@ def dead():
     return model
 
 
+class OverRows(nn.Module):
+    """Divides each column by its norm, where each row is meant."""
+
+    def forward(self, x):
+        return x / x.norm(dim=0, keepdim=True) * len(x) ** 0.5
+
+
 def deep(depth=30):
     torch.manual_seed(0)
     hidden = [layer for _ in range(depth) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
@@ -89,6 +96,7 @@ FAULTS = {
     "output-softmax-twice": (lambda: perceptron(nn.Softmax(1)), {}),
     "output-softmax-over-nodes": (lambda: perceptron(nn.LogSoftmax(0)), {"loss": lambda out: F.nll_loss(out, Y)}),
     "output-relu": (lambda: perceptron(nn.ReLU()), {}),
+    "wrong-axis": (lambda: nn.Sequential(OverRows(), *perceptron()), {}),
     "loss-broadcast": (regression, {"loss": lambda out: (out - Y).square().mean()}),
     "no-training-signal": (perceptron, {"loss": lambda out: 0 * cross_entropy(out)}),
     "parameters-without-gradient": (without_gradient, {}),

@@ -3,7 +3,7 @@
 Each check looks for one cause. It is a function of `Facts` that returns a finding, None if nothing is wrong, or a
 string: the reason why the check could not be made.
 
-    inputs           NaN, scale and constancy of the model's inputs, missing edges
+    inputs           NaN, scale, drift and constancy of the model's inputs; edges that are missing or wrong
     messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
     targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
     registration     tensors that look like weights and are no parameters
@@ -11,7 +11,7 @@ string: the reason why the check could not be made.
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
     slope            where the slope ends, if all gradients are zero
-    output           what is passed to a loss that expects logits or log-probabilities
+    output           what is passed to a loss that expects logits or log-probabilities; outputs of several examples
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
     units            dead units, no activation, dropout, saturated attention
@@ -19,6 +19,9 @@ string: the reason why the check could not be made.
     non_finite       the operation that returned the first NaN or infinity
     laws             laws that the gradients violate, and how far the optimizer moved c
     generalization   overfitting
+    normalization    batch normalization of two rows, or with running statistics of other batches
+    evaluation       scores of the training data, other inputs than in training, the mode, random numbers
+    classes          batches of one class, weights of classes, ignored classes
     symptoms         effects of any of these causes: a loss that does not fall, weights that never moved
 
     causes       the decorator `cause`, by which checks are declared, and their order
@@ -46,7 +49,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from gatdiag.diagnosis import (
+    classes,
     depth,
+    evaluation,
     generalization,
     initialization,
     inputs,
@@ -54,6 +59,7 @@ from gatdiag.diagnosis import (
     loop,
     messages,
     non_finite,
+    normalization,
     output,
     rates,
     registration,
@@ -101,7 +107,7 @@ __all__ = [
 
 MODULES: Final = (
     inputs, targets, messages, loop, wiring, registration, output, initialization, depth, units, rates, non_finite,
-    laws, generalization, symptoms,
+    laws, generalization, normalization, evaluation, classes, symptoms,
 )  # fmt: skip
 """The files whose checks are known without an entry point."""
 

@@ -43,10 +43,13 @@ class Facts:
     Attributes:
         run: The run.
         is_preflight: The run holds the first steps of a copy, before training; see `gatdiag.preflight`.
+        mixing: Before training: how much the output of one example depends on others ("share", "of", "others",
+            "sequence_first"); None if there is nothing to compare, or the reason why it is not known.
     """
 
     run: Run
     is_preflight: bool = False
+    mixing: Mapping[str, Any] | str | None = None
 
     # --- what was recorded --------------------------------------------------------------------------------------------
 

@@ -156,6 +156,22 @@ def _loop(names: Sequence[str]) -> tuple[str, str]:
     return f"for name in {[*names]}:", "name"
 
 
+def _replace_batch_norms(norms: Sequence[str]) -> str:
+    return (
+        f"for name in {[*norms]}:  # before the optimizer is created; in each row instead of over the batch\n"
+        "    width = model.get_submodule(name).num_features\n"
+        "    model.set_submodule(name, torch.nn.GroupNorm(1, width))"
+    )
+
+
+def _norm_momentum(value: float) -> str:
+    return (
+        "for module in model.modules():\n"
+        "    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
+        f"        module.momentum = {value:g}"
+    )
+
+
 def _standardize(names: Sequence[str]) -> str:
     return "\n".join(
         f"{of} = gatdiag.remedies.standardize({of})  # before training" for of in map(_where_input_is, names)
@@ -196,6 +212,8 @@ _PRINTED: Final[Mapping[str, Callable[..., str]]] = {
         f"for group in optimizer.param_groups:\n    group['lr'] = {value:g}  # after scheduler.step(), or instead of "
         "the scheduler"
     ),
+    "replace_batch_norms": _replace_batch_norms,
+    "norm_momentum": _norm_momentum,
     "standardize_inputs": _standardize,
     "replace_non_finite_inputs": _replace_non_finite,
 }

@@ -12,9 +12,17 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.summary import logged_series, score_names, split
+from gatdiag.summary import compared_score, logged_series, score_names, split
 
 UNCOMPARED = "no training score was logged to compare"  # start of the reason that the check gives
+_AT_CHANCE = (
+    " The validation score was never better than that of a constant: what is learned by heart has nothing to do with "
+    "the validation data. Labels or features may be in another order than the nodes, or there may be too few of them."
+)
+_LOOK_AT_ORDER = (
+    "\n# are rows of x, of y and node numbers in edge_index in the same order? Compare a few by hand, and\n"
+    "print((y[edge_index[0]] == y[edge_index[1]]).float().mean())  # as high as for y[torch.randperm(len(y))]?"
+)
 
 
 @cause(
@@ -30,6 +38,7 @@ UNCOMPARED = "no training score was logged to compare"  # start of the reason th
         "gap": Limit(0.33, "training minus validation score"),
         "fell": Limit(0.08, "of the best validation score: it was better before"),
         "rose": Limit(0.5, "rise of the validation loss from its lowest value, over the first value"),
+        "at-chance": Limit(0.1, "of the way from chance to a perfect validation score, at best"),
     },
 )
 def check_overfitting(facts: Facts) -> Finding | str | None:
@@ -53,11 +62,13 @@ def check_overfitting(facts: Facts) -> Finding | str | None:
         what = f"the validation score has fallen by {percent(fell)} of its best"
     if rose > limit("rose"):
         what = f"since its minimum, the validation loss has risen by {number(rose)} times its first value"
+    stays = _stays_at_chance(facts, names.get("val"))
     group = facts.groups[-1] if facts.groups else {}
     decay = remedy.round_to_one_digit(max(5e-4, 10 * float(group.get("weight_decay") or 0.0)))
     return facts.finding(
         "overfitting",
-        f"The network trains (the loss fell by {percent(facts.progress)}) but does not generalize: {what}.",
+        f"The network trains (the loss fell by {percent(facts.progress)}) but does not generalize: {what}."
+        f"{_AT_CHANCE if stays else ''}",
         Evidence("training minus validation score", gap),
         Evidence("fall of the validation score from its best, relative", fell),
         Evidence("rise of the validation loss over its first value", rose),
@@ -65,12 +76,23 @@ def check_overfitting(facts: Facts) -> Finding | str | None:
         remedy=Remedy(
             f"{remedy.optimizer_line(facts, weight_decay=decay)}\n"
             "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward; stop at the best validation score"
+            + (_LOOK_AT_ORDER if stays else "")
         ),
     )
 
 
 def _values(facts: Facts, name: str | None) -> Floats:
     return logged_series(facts.run, name).dropna().to_numpy(float) if name else np.empty(0)
+
+
+def _stays_at_chance(facts: Facts, name: str | None) -> bool:
+    """The validation accuracy was never better than the share of the most frequent class."""
+    labels = facts.output.get("labels") or []
+    values = _values(facts, name)
+    if len(values) < 5 or sum(labels) < limit("labels") or compared_score(facts.run) != "accuracy":
+        return False
+    chance, best = max(labels) / sum(labels), _as_share(float(pd.Series(values).rolling(3).median().max()))
+    return bool((best - chance) / (1 - chance) < limit("at-chance")) if chance < 1 else False
 
 
 def _as_share(score: float) -> float:

@@ -1,10 +1,14 @@
-"""The inputs of the model: NaN, scale, no variation, no edges. Rests on what the recorder noted about them once."""
+"""The inputs of the model: NaN, scale, drift, no variation, edges that are missing or wrong."""
+
+import numpy as np
 
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, is_conv
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
+from gatdiag.names import short
 
 _POSITIONS = Remedy(
     "data.x = torch.nn.functional.one_hot(\n"
@@ -136,10 +140,15 @@ def check_scale(facts: Facts) -> Finding | None:
     limits={"edges": Limit(0.1, "share of nodes with an edge to another node; healthy runs 0.5 to 1")},
 )
 def check_edges(facts: Facts) -> Finding | str | None:
-    """No layer is given an edge between two nodes, or all convolutions are given edges between few of the nodes."""
+    """No layer is given an edge between two nodes, or all convolutions are given edges between few of the nodes.
+
+    In a batch of graphs whose node numbers begin anew for each graph, all edges are among the first nodes.
+    """
     known = {name: one for name, one in facts.signals.get("edges", {}).items() if one["connected"] is not None}
     if not known:
         return "no layer was given an edge_index"
+    if of_one_graph := _edges_of_one_graph(facts, tuple(known)):
+        return of_one_graph
     best = max(known.values(), key=lambda one: float(one["connected"]))
     share = float(best["connected"])
     evidence = Evidence("share of nodes with an edge to another node", share)
@@ -166,6 +175,145 @@ def check_edges(facts: Facts) -> Finding | str | None:
     )
 
 
+def _edges_of_one_graph(facts: Facts, layers: tuple[str, ...]) -> Finding | None:
+    """Edges of a batch of graphs that all join nodes of the first one, as their numbers begin anew for each graph."""
+    found = facts.signals.get("graphs") or {}
+    if not found or found["within_first"] < found["batches"]:
+        return None
+    return facts.finding(
+        "input-without-edges",
+        f"The last batch holds {found['graphs']:,} graphs with {found['nodes']:,} nodes, but its edges join only "
+        f"the first {found['needed']:,}, no more than the largest graph has: node numbers begin at 0 in each graph, so "
+        "that all edges are those of the first nodes, and the other graphs have none.",
+        Evidence("nodes that edges reach, by their numbers", found["needed"], "nodes"),
+        Evidence("nodes of the batch", found["nodes"], "nodes"),
+        title="All edges of a batch are in its first graph",
+        threshold="Exact: no threshold.",
+        severity="error" if facts.state == "failing" else "warning",
+        layers=layers,
+    )
+
+
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
     fix = Remedy(Action("standardize_inputs", {"names": (name,)}))
     return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=fix)
+
+
+@cause(
+    "input-changes",
+    "Inputs are changed from step to step",
+    rank=115,
+    why="weights cannot follow inputs that drift",
+    figure="training_curves",
+    falsified_by="x.norm() before the first epoch and after the last are the same.",
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "input-drift": Limit(30, "times the size of the first inputs, or one over it, in one direction all the way"),
+        "drift-in-place": Limit(2, "the same of a tensor that is changed in place between the steps"),
+        "drift-sizes": Limit(6, "sizes of an input: with fewer, one direction may be chance"),
+    },
+)
+def check_changes(facts: Facts) -> Finding | str | None:
+    """An input grows or shrinks from step to step, as data that are scaled or shifted anew in each epoch."""
+    known = facts.signals.get("input_sizes") or {}
+    for name, one in known.items():
+        sizes = np.array([np.inf if size is None else size for size in one["sizes"]], float)
+        if len(sizes) < limit("drift-sizes") or not sizes[0] > 0 or not np.isfinite(sizes[0]):
+            continue
+        is_in_place = one["rewritten"] >= (len(sizes) - 1) / 2
+        threshold = "drift-in-place" if is_in_place else "input-drift"
+        ratio = float(sizes[-1] / sizes[0])
+        if not (ratio > limit(threshold) or ratio < 1 / limit(threshold)) or not _is_one_way(sizes):
+            continue
+        how = "It is one tensor that is changed in place" if is_in_place else "It is made anew for each step"
+        return facts.finding(
+            "input-changes",
+            f"The input {name} has {number(ratio)} times its size at step {one['steps'][0]:,} at step "
+            f"{one['steps'][-1]:,}, and changes in this direction all the way. {how}: a change that belongs before "
+            "training (x / 255, x - x.mean()) is made in each epoch.",
+            Evidence(f"size of {name} at the end over that at the start", ratio),
+            Evidence("inspections between which it was changed in place", one["rewritten"], "inspections"),
+            threshold=f"Flagged above {threshold_text(threshold)}, or below one over it.",
+            remedy=Remedy(f"{name} = {name} / scale  # once, before the loop, and not in it or in forward"),
+            severity="note" if facts.state == "trained" else None,
+        )
+    return None if known else "the model's inputs were not recorded"
+
+
+def _is_one_way(sizes: Floats) -> bool:
+    """Whether they never fall, or never rise, and change in most steps until they are zero or infinite."""
+    with np.errstate(invalid="ignore"):
+        steps = np.nan_to_num(np.diff(sizes), nan=0.0)
+    live = steps[(sizes[:-1] > 0) & np.isfinite(sizes[:-1])]
+    return bool((live >= 0).all() or (live <= 0).all()) and bool((live != 0).mean() >= 0.5)
+
+
+@cause(
+    "input-edges-rearranged",
+    "Pairs of nodes were reshaped instead of transposed",
+    rank=13.5,
+    why="messages go between nodes that no edge joins",
+    figure="smoothing_by_layer",
+    falsified_by="(edge_index[0, :3], edge_index[1, :3]) are the ends of the first three edges.",
+    remedy=Remedy("edge_index = pairs.t().contiguous()  # instead of pairs.view(2, -1) or pairs.reshape(2, -1)"),
+    severity="certain",
+    is_independent=True,
+)
+def check_rearranged(facts: Facts) -> Finding | str | None:
+    """An edge_index that becomes a graph with all edges in both directions once it is read as a list of pairs."""
+    known = facts.signals.get("edges") or {}
+    layers = tuple(name for name, one in known.items() if one.get("is_rearranged"))
+    if not layers:
+        return None if known else "no layer was given an edge_index"
+    edges = max(int(known[name]["edges"]) for name in layers)
+    return facts.finding(
+        "input-edges-rearranged",
+        f"Read row by row as pairs of nodes, the {edges:,} edges of edge_index all have a reverse edge; as they are "
+        "given, they do not. A list of pairs [E, 2] was reshaped to [2, E] instead of transposed, so that edges join "
+        "nodes at random.",
+        Evidence("edges that have a reverse if they are read as pairs", edges, "edges"),
+        threshold="Exact: no threshold.",
+        layers=layers,
+    )
+
+
+@cause(
+    "input-complete-graph",
+    "Every node is joined with every other",
+    rank=112,
+    why="the mean over all nodes is the same for each node",
+    figure="smoothing_by_layer",
+    falsified_by="With the edges of each node to its nearest others only, the learning curve is the same.",
+    remedy=Remedy(
+        "edge_index = torch_geometric.nn.knn_graph(x, k=8)  # or the edges that carry information; or\n"
+        "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # which adds a node's own features"
+    ),
+    is_independent=True,
+    limits={
+        "complete": Limit(0.99, "share of the pairs of nodes that are joined"),
+        "complete-edges": Limit(30, "edges: graphs of a few nodes are often complete"),
+        "same-rows": Limit(1e-2, "relative mu of a convolution's output: rows are the same"),
+    },
+)
+def check_complete(facts: Facts) -> Finding | str | None:
+    """All pairs of nodes are joined, and a convolution therefore gives all nodes the same output."""
+    known = facts.signals.get("edges") or {}
+    full = [one for one in known.values() if (one.get("pairs") or 0.0) >= limit("complete")]
+    if not full or full[0]["edges"] < limit("complete-edges"):
+        return None if known else "no layer was given an edge_index"
+    convolutions = {layer["name"] for layer in facts.layers if is_conv(layer)}
+    alike = {name: mu for name, mu in facts.profile("relative_mu").items() if name in convolutions}
+    same = tuple(name for name, mu in alike.items() if mu < limit("same-rows"))
+    if not same or facts.state == "trained":
+        return None
+    return facts.finding(
+        "input-complete-graph",
+        f"Edges join {number(100 * full[0]['pairs'])} % of all pairs of nodes, so that each node gets the same mean "
+        f"over all nodes: the rows of the output of {short(same[0])} are the same, and the nodes cannot be told apart.",
+        Evidence("share of the pairs of nodes that are joined", full[0]["pairs"]),
+        Evidence(f"relative mu of the output of {short(same[0])}", alike[same[0]]),
+        threshold=f"Flagged from {threshold_text('complete', 'complete-edges')}; below {threshold_text('same-rows')}.",
+        layers=same,
+        steps=(0,),
+    )

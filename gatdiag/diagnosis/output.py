@@ -3,7 +3,9 @@
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
-from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
+from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
+from gatdiag.diagnosis.wording import percent
+from gatdiag.names import join_names
 
 declare_limits(
     {
@@ -106,17 +108,20 @@ def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
 
     Cross-entropy takes another softmax, over the classes, so that it trains in spite of it.
     """
+    is_in_loss = bool((facts.signals.get("loss_graph") or {}).get("softmax_over_rows"))
     name, reason = _criterion(facts)
-    if reason:
+    if reason and not is_in_loss:
         return reason
-    if name != "nll" or not facts.output.get("softmax_over_rows"):
+    is_at_end = name in ("nll", "nll-of-p") and bool(facts.output.get("softmax_over_rows"))
+    if not (is_at_end or is_in_loss):
         return None
+    where = "The model ends in log_softmax over" if is_at_end else "Before nll_loss, log_softmax is taken over"
     return facts.finding(
         "output-softmax-over-nodes",
-        "The model ends in log_softmax over the nodes instead of the classes: the nodes of a class compete with each "
+        f"{where} the nodes instead of the classes: the nodes of a class compete with each "
         "other, so the loss cannot fall below the logarithm of their number.",
-        *_range(facts),
-        threshold=_EXACT,
+        *(_range(facts) if "min" in facts.output and "max" in facts.output else ()),
+        threshold=_EXACT if is_at_end else "Exact: the dimension of the softmax in the autograd graph of the loss.",
     )
 
 
@@ -173,3 +178,40 @@ def _has_probabilities(output: dict[str, object], operation: str) -> bool:
         return False
     low, high, off = (float(str(output.get(key, "nan"))) for key in ("min", "max", "row_sum_error"))
     return low >= 0 and high <= 1 + 1e-6 and off < 1e-3
+
+
+@cause(
+    "wrong-axis",
+    "Outputs of different examples depend on each other",
+    rank=85,
+    why="what is computed over the batch instead of the features is not what is meant",
+    figure="training_curves",
+    falsified_by="In evaluation mode, an example has the same output alone and in a batch.",
+    severity="warning",
+    is_independent=True,
+    limits={"mixed": Limit(1e-3, "share of the gradient of one output that is at the inputs of other examples")},
+)
+def check_axis(facts: Facts) -> Finding | str | None:
+    """Before training: the output of one example has a gradient at the inputs of others, though no edge joins them.
+
+    As of a softmax, a mean, a normalization or an attention over the batch. The model is in evaluation mode, in which
+    batch normalization joins no examples.
+    """
+    if not facts.is_preflight:
+        return "it takes a backward pass of its own: gatdiag.preflight makes one"
+    if isinstance(facts.mixing, str):
+        return facts.mixing
+    found = facts.mixing
+    if found is None or not found["share"] > limit("mixed"):
+        return None
+    fix = "softmax(x, dim=-1), x.mean(-1), for graphs norm(x, batch): the features are the last dimension"
+    if found["sequence_first"]:
+        fix = f"{join_names(found['sequence_first'], 3)}: with batch_first=True, for inputs [batch, length, features]"
+    return facts.finding(
+        "wrong-axis",
+        f"The output of {found['of']} depends on the inputs of other {found['others']}: {percent(found['share'])} of "
+        "its gradient is there, in evaluation mode. Something is computed over the batch instead of within an example.",
+        Evidence("share of the gradient at the inputs of other examples", found["share"]),
+        threshold=f"Flagged above {threshold_text('mixed')}.",
+        remedy=Remedy(f"# {fix}"),
+    )

@@ -220,16 +220,8 @@ def check_cleared(facts: Facts) -> Finding | str | None:
 )
 def check_signal(facts: Facts) -> Finding | str | None:
     """The loss does not depend on the output, all labels are of one class, or gradients are cleared too late."""
-    output = facts.output
-    if output.get("has_graph") is False:
-        return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
-    labels = [] if facts.has_several_optimizers else output.get("labels") or []
-    seen = sum(labels)
-    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
-        text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
-        is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
-        severity: Severity = "warning" if is_early else "error"
-        return _no_signal(facts, text, Evidence("classes among the labels", 1.0), severity=severity)
+    if found := _targets_without_signal(facts):
+        return found
     known = facts.gradient_norms[np.isfinite(facts.gradient_norms)]
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
@@ -250,6 +242,29 @@ def check_signal(facts: Facts) -> Finding | str | None:
         return _no_signal(facts, "No parameter ever gets a gradient: the loss does not depend on the model.")
     text = f"The gradient of every parameter is exactly zero at every step. {where_slope_ends(facts)}"
     return _no_signal(facts, text.rstrip(), remedy=fix_slope(facts))
+
+
+def _targets_without_signal(facts: Facts) -> Finding | None:
+    output = facts.output
+    if output.get("has_graph") is False:
+        return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
+    labels = [] if facts.has_several_optimizers else output.get("labels") or []
+    seen = sum(labels)
+    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
+        text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
+        is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
+        severity: Severity = "warning" if is_early else "error"
+        return _no_signal(facts, text, Evidence("classes among the labels", 1.0), severity=severity)
+    if output.get("criterion") == "uniform-targets" and output["criterion_share"] >= limit("criterion"):
+        return _no_signal(
+            facts,
+            "The loss is a cross-entropy whose targets are the same for all classes and rows: it is lowest where the "
+            "model predicts nothing, as with a label smoothing of 1.",
+            Evidence("misfit of dL/dout to softmax(out) - 1 / classes", float(output.get("criterion_misfit", 0.0))),
+            remedy=Remedy("loss = torch.nn.functional.cross_entropy(out, y)  # or with label_smoothing=0.1"),
+            falsified_by="The targets of two rows of different classes differ.",
+        )
+    return None
 
 
 @cause(

@@ -33,6 +33,7 @@ _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> the operation that makes these.
 TWICE: Final = {"cross-entropy-of-softmax": "softmax", "bce-logits-of-sigmoid": "sigmoid"}
 ON_LOGITS: Final = ("cross-entropy", "nll", "bce-logits")  # or on log-probabilities
+_EXACT: Final = (*TWICE, "uniform-targets")  # cross-entropy with targets 1 / classes, as of a label smoothing of one
 _UNNAMED: Final = ("error-of-softmax", "mse-of-softmax")  # 1 - p[y] and (p - onehot)^2: not reported
 _VIEWS: Final = ("View", "Squeeze", "Index", "Unsqueeze", "Reshape", "Clone", "Select", "Slice", "ToCopy", "Alias")
 
@@ -43,13 +44,10 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name, "rows": x.shape[0], "columns": x.shape[1], "non_finite": 0}
     if not x.numel():
         return {**found, "largest_column": 0.0, "smallest_column": 0.0, "row_norm": 0.0, "relative_mu": 0.0}
-    sums = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
-    for chunk in x.split(max(1, _CHUNK // x.shape[1])):  # ten times as fast as x.sum(0, dtype=torch.float64)
-        exact = chunk.double()
-        sums += torch.stack([exact.sum(0), exact.square().sum(0)])
-    if not bool(sums.isfinite().all()) and (broken := non_finite_entries(x))[0]:
+    moments = column_moments(x)
+    if not bool(moments.isfinite().all()) and (broken := non_finite_entries(x))[0]:
         return describe_broken_input(name, x.shape, broken)
-    mean, size = sums[0] / len(x), (sums[1] / len(x)).sqrt()
+    mean, size = moments[0], moments[1].sqrt()
     nonzero = size[size > 0]
     common = (mean / size.norm().clamp(min=_TINY)).square().sum()  # common part of the squared norm
     return {
@@ -59,6 +57,33 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         "row_norm": float(size.norm()),
         "relative_mu": float((1 - common).clamp(min=0).sqrt()) if len(nonzero) else 0.0,
     }
+
+
+def column_moments(x: Tensor) -> Tensor:
+    """The mean and the mean square of each column of a matrix with rows, as float64, (2, columns)."""
+    x = as_rows(x.detach())
+    sums = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
+    for chunk in x.split(max(1, _CHUNK // x.shape[1])):  # ten times as fast as x.sum(0, dtype=torch.float64)
+        exact = chunk.double()
+        sums += torch.stack([exact.sum(0), exact.square().sum(0)])
+    return sums / len(x)
+
+
+def compare_moments(known: Tensor, given: Tensor) -> dict[str, float]:
+    """How far the columns of one matrix are from those of another; empty if they cannot be compared.
+
+    Returns:
+        "shift": distance of the means, over the spread of the known columns; "size": size of the rows over that of the
+        known ones.
+    """
+    if known.shape != given.shape or not bool(known.isfinite().all()) or not bool(given.isfinite().all()):
+        return {}
+    spread = float((known[1] - known[0].square()).clamp(min=0).sum().sqrt())
+    size = float(known[1].sum().sqrt())
+    if not spread > 0:
+        return {}
+    shift = float((given[0] - known[0]).norm()) / spread
+    return {"shift": shift, "size": float(given[1].sum().sqrt()) / size}
 
 
 def non_finite_entries(x: Tensor) -> Tensor:
@@ -115,11 +140,11 @@ def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     fitted = g[:_MAX_FITTED_ROWS]
     shapes = _gradient_shapes(o[:_MAX_FITTED_ROWS], fitted)
     misfits = {name: _misfit(fitted, shape) for name, shape in shapes.items()}
-    rare = (*TWICE, *_UNNAMED)
+    rare = (*_EXACT, *_UNNAMED)
     best = min(misfits, key=lambda n: (_FACTOR if n in rare else 1) * max(misfits[n], rounding))
-    max_misfit = min(_MAX_MISFIT, _MAX_ROUNDINGS * rounding) if best in TWICE else _MAX_MISFIT
+    max_misfit = min(_MAX_MISFIT, _MAX_ROUNDINGS * rounding) if best in _EXACT else _MAX_MISFIT
     sizes = fitted.norm(dim=1)
-    may_be_chance = best in TWICE and int((sizes > _SIGNIFICANT_ROW * sizes.max()).sum()) < _TWICE_MIN_ROWS
+    may_be_chance = best in _EXACT and int((sizes > _SIGNIFICANT_ROW * sizes.max()).sum()) < _TWICE_MIN_ROWS
     if not misfits[best] < _MAX_MISFIT and (weighted := _identify_weighted(fitted, shapes, _MAX_ROUNDINGS * rounding)):
         return *weighted, None  # the loss of a constant prediction depends on the weights, too
     if best in _UNNAMED or may_be_chance or not misfits[best] < max_misfit:
@@ -142,10 +167,32 @@ def _identify_weighted(g: Tensor, shapes: dict[str, Tensor], max_misfit: float) 
     return None
 
 
+def class_weights(o: Tensor, gradient: Tensor) -> dict[str, list[float]]:
+    """The weight that a cross-entropy gives to each class, if dL/dout shows one for each, and the rows of the classes.
+
+    Returns:
+        "weights", of which the mean over all rows is one (0 of a class without a row), and "rows"; empty if the loss is
+        another one.
+    """
+    o, g = _finite_live_rows(o, gradient)
+    o, g = o[:_MAX_FITTED_ROWS], g[:_MAX_FITTED_ROWS]
+    is_binary = g.shape[1] == 1
+    groups = torch.cat([g >= 0, g < 0], 1).double() if is_binary else _onehot(g)
+    shape = o.sigmoid() - (g < 0).double() if is_binary else o.softmax(1) - groups
+    rows = groups.sum(0)
+    seen = groups[:, rows > 0]
+    is_enough = seen.shape[1] > 1 and bool((rows[rows > 0] >= _WEIGHTED_MIN_ROWS).all())
+    max_misfit = _MAX_ROUNDINGS * max(torch.finfo(gradient.dtype).eps, torch.finfo(torch.float32).eps)
+    if not is_enough or not _misfit(g, shape, seen) < max_misfit:
+        return {}
+    weights = (groups.T @ (g * shape).sum(1)) / (groups.T @ shape.square().sum(1)).clamp(min=_TINY)
+    return {"weights": (weights / (weights @ rows / rows.sum())).tolist(), "rows": rows.tolist()}
+
+
 def _count_labels(name: str, g: Tensor) -> Tensor | None:
     if name.startswith("bce"):
         return torch.bincount((g < 0).flatten().long(), minlength=2) if g.shape[1] == 1 else None
-    if name in TWICE:
+    if name in _EXACT:
         return None  # the smallest entry need not be the label
     return torch.bincount(g.argmin(1), minlength=g.shape[1])
 
@@ -284,6 +331,7 @@ def _gradient_shapes(o: Tensor, g: Tensor) -> dict[str, Tensor]:
     target = _onehot(g / p.clamp(min=_TINY))
     shapes |= {
         "cross-entropy": p - onehot,
+        "uniform-targets": p - 1 / g.shape[1],
         "nll": -onehot,
         "error-of-softmax": _through_softmax(p, -target),
         "mse-of-softmax": _through_softmax(p, p - target),

@@ -22,12 +22,21 @@ from torch.optim import Optimizer
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
+from gatdiag.recorder.data import DataFacts
+from gatdiag.recorder.evaluation import Evaluations
 from gatdiag.recorder.loop import LoopFacts
 from gatdiag.recorder.loss_graph import describe_loss, follow_slope, is_linear_chain
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
-from gatdiag.recorder.messages import edge_weights, reached_nodes, weight_statistics
+from gatdiag.recorder.messages import (
+    edge_weights,
+    is_rearranged,
+    reached_nodes,
+    share_of_pairs,
+    weight_statistics,
+)
+from gatdiag.recorder.normalization import BatchNorms
 from gatdiag.recorder.samples import Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.structure.optimizers import parameters_of
@@ -69,11 +78,13 @@ class Inspection:
     Attributes:
         parameters: The parameters that samples are taken of.
         is_due: Whether inputs, output and loss of the coming step are inspected.
+        evaluations: Calls without gradients.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._names = _argument_names(model)
+        self.evaluations = Evaluations(model)
         self.is_due = True
         self.parameters: Sequence[Tensor] = ()
         self._step = 0
@@ -94,6 +105,8 @@ class Inspection:
         self._messages: dict[str, int] = {}  # of nodes that the loss counts, how many are reached by an edge
         self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
         self._batches, self._loop = Batches(), LoopFacts()
+        self._data, self._batch_norms = DataFacts(), BatchNorms()
+        self._class_weights: dict[str, list[float]] = {}
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
         self._loss_graph: dict[str, Any] = {}
         self._broken: dict[str, Any] = {}  # the first step with a NaN in the loss or in dL/dout
@@ -139,14 +152,20 @@ class Inspection:
             return
         axis = node_axis(module, x)
         nodes = x.shape[-2 if axis is None else axis]
-        is_plain = bool(edges.numel()) and not has_several_kinds(inputs) and int(edges.max()) < nodes
+        needed = int(edges.max()) + 1 if edges.numel() else 0
+        is_plain = needed > 0 and not has_several_kinds(inputs) and needed <= nodes
         if is_plain:
+            self._data.note_edges(nodes, needed)
             self._inspect_messages(layer, module, inputs, edges, nodes)
         if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
             return
         found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
         if is_plain:
             found = criterion.edge_statistics(edges, nodes)
+            if pairs := share_of_pairs(edges, nodes):
+                found["pairs"] = pairs
+            if is_rearranged(edges, nodes):
+                found["is_rearranged"] = True
         if layer not in self._edges or found["connected"] > self._edges[layer]["connected"]:
             self._edges[layer] = found
             self._has_changed = True
@@ -166,12 +185,12 @@ class Inspection:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any, *, is_autocast: bool
     ) -> Output | None:
         """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
-        named = [*zip(self._names, args, strict=False), *kwargs.items()]
-        tensors = (pair for key, item in named for pair in named_tensors(item, key))
-        inputs = [(name, x) for name, x in tensors if x.layout is torch.strided and not is_distributed(x)]
+        inputs = self._named_inputs(args, kwargs)
         batch, is_new = self._batches.number([x for _, x in inputs])
         if is_new:
             self._inspect_inputs(inputs)
+        if self.is_due:
+            self._note_data(inputs)
         o = first_tensor(output)
         if o is None:
             return None
@@ -186,6 +205,31 @@ class Inspection:
             _call_on_host(self._note_output, rows, operation, is_over_rows)
         return Output(o.detach(), channels, self._step, batch)
 
+    def _named_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+        named = [*zip(self._names, args, strict=False), *kwargs.items()]
+        tensors = (pair for key, item in named for pair in named_tensors(item, key))
+        return [(name, x) for name, x in tensors if x.layout is torch.strided and not is_distributed(x)]
+
+    def _note_data(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
+        for name, x in inputs:
+            if x.is_floating_point() and x.dim() > 1 and x.numel() and not x.requires_grad:
+                self._data.note_input(name, x)
+                size = x.detach().norm(dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
+                _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()))
+        self._data.note_graphs([x for _, x in inputs])
+        self._has_changed = True
+
+    def on_evaluation_end(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Called after a call of the model without gradients."""
+        named = self._named_inputs(args, kwargs)
+        self.evaluations.end([(name, x) for name, x in named if x.is_floating_point() and x.dim() > 1])
+        self._has_changed = True
+
+    def on_batch_norm(self, name: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Called after a batch normalization in training."""
+        self._batch_norms.note(name, module, first_tensor(inputs), _call_on_host)
+        self._has_changed = True
+
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
             self._output = {**found, "last_operation": last_operation, "softmax_over_rows": softmax_over_rows}
@@ -195,6 +239,7 @@ class Inspection:
         floating = [(name, x) for name, x in inputs if x.is_floating_point()]
         if not self._inputs and floating:
             self._inputs = [criterion.input_statistics(name, x) for name, x in floating]
+            self.evaluations.note_training_inputs([(name, x) for name, x in floating if x.dim() > 1])
             self._has_changed = True
         elif not any(each["non_finite"] for each in self._inputs):
             for name, x in floating:
@@ -308,6 +353,7 @@ class Inspection:
             self._output["separation"] = criterion.separation(o, gradient)
         if record is not None and record < _FIRST_TARGETS:
             self._inspect_targets(o, gradient, step)
+        self._inspect_classes(name, labels, o, gradient, step)
         if not name and "implied_mse" not in self._implied:
             self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
@@ -316,6 +362,12 @@ class Inspection:
             self._labels = labels if self._labels is None else self._labels + labels
         if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
             self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
+
+    def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:
+        if labels is not None:
+            self._data.note_labels(step, labels)
+        elif name in ("", *criterion.ON_LOGITS) and not self._class_weights:
+            self._class_weights = criterion.class_weights(o, gradient)
 
     def _inspect_targets(self, o: Tensor, gradient: Tensor, step: int) -> None:
         """Find out whether the loss compares each output with the targets of all rows."""
@@ -365,6 +417,7 @@ class Inspection:
         """
         self._step, self._record = step, record
         self._output_nodes, self._first_inputs, self._reached = [], [], None
+        self._data.start_step()
         self._batches.start_step(is_recorded=record is not None)
         if record is not None:
             self.is_due = record in _INSPECTED or record % _INSPECT_EVERY == 0
@@ -391,11 +444,13 @@ class Inspection:
             output["has_graph"] = graph.pop("has_graph")
         layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages}
+        of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
+        of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end}
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        facts = {**layers, **of_edges, **graph, **loss, **loop, **self._modules}
+        facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **self._modules}
         return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
 
     def _common_target(self) -> dict[str, Any] | None:

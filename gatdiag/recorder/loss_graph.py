@@ -37,16 +37,20 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "operations", from the loss to the output, without those on other ways to parameters; "empty", the first of
         them that computes nothing (a mean over no rows); "divides", whether a single number is divided by one that
         requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model;
-        "divergence_of", the operation whose result kl_div is given.
+        "divergence_of", the operation whose result kl_div is given;
+        "ignored", the class that a loss of classes ignores, if there is such a class; "softmax_over_rows", whether the
+        log-probabilities that it is given add up to one over the rows instead of the classes.
 
     Example:
         >>> weight = torch.ones(3, requires_grad=True)
         >>> out = weight * torch.arange(3.0)
-        >>> describe_loss(out[out > 5].mean(), {out.grad_fn})
-        {'operations': ['Mean', 'Index'], 'empty': 'Mean', 'divides': False, 'target_of': None, 'divergence_of': None}
+        >>> found = describe_loss(out[out > 5].mean(), {out.grad_fn})
+        >>> found["operations"], found["empty"], found["divides"]
+        (['Mean', 'Index'], 'Mean', False)
     """
     path = [*_path(loss.grad_fn, outputs)]
     names = [operation_name(node) for node in path]
+    of_classes = [node for node, name in zip(path, names, strict=True) if name == "NllLoss"]
     empty = next((name for node, name in zip(path, names, strict=True) if _is_of_nothing(node)), None)
     return {
         "operations": list(dict.fromkeys(names))[:_MAX_NAMES],
@@ -55,6 +59,8 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "target_of": next((name for node, name in zip(path, names, strict=True) if _has_target_of(node, path, outputs)),
                           None),
         "divergence_of": next(filter(None, map(_input_of_divergence, path)), None),
+        "ignored": next((number for number in map(_ignored_class, of_classes) if number is not None), None),
+        "softmax_over_rows": any(map(_is_over_rows, of_classes)),
     }  # fmt: skip
 
 
@@ -192,6 +198,26 @@ def _has_target_of(node: Any, path: Collection[Any], outputs: Collection[Any]) -
         return False
     target = node.next_functions[1][0]
     return target is not None and any(one in path or one in outputs for one in _nodes(target, outputs))
+
+
+def _ignored_class(node: Any) -> int | None:
+    """The class that a loss ignores; None if the number that it ignores is no class."""
+    following, ignored = node.next_functions[0][0], node._saved_ignore_index
+    shapes = [] if following is None else _shapes(following)
+    return int(ignored) if shapes and shapes[0] and 0 <= ignored < shapes[0][-1] else None
+
+
+def _is_over_rows(node: Any) -> bool:
+    """Whether a loss of classes, which are columns, is given the log of a softmax over the rows.
+
+    In a square matrix rows may be the classes, as in contrastive losses.
+    """
+    while operation_name(node) in ("NllLoss", "Index", "IndexSelect", "Slice") and node.next_functions[0][0]:
+        node = node.next_functions[0][0]
+    if operation_name(node) != "LogSoftmax":
+        return False
+    shape, axis = _shapes(node)[0], node._saved_dim
+    return len(shape) == 2 and axis in (0, 2**64 - 2) and shape[1] > 1 and shape[0] != shape[1]
 
 
 def _length_of_dimension(node: Any) -> int:

@@ -1,10 +1,14 @@
 """What the edges that a layer is given do to its messages: negative weights, and nodes that no edge reaches."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+
+_MIN_EDGES: Final = 20  # fewer may be symmetric by chance
+_MAX_EDGES: Final = 2_000_000  # to be sorted
+_NEARLY_ALL: Final = 0.9
 
 
 def edge_weights(inputs: Sequence[Any], edges: Tensor) -> Tensor | None:
@@ -46,3 +50,46 @@ def reached_nodes(edges: Tensor, nodes: int) -> Tensor:
     reached = torch.zeros(nodes, dtype=torch.bool, device=edges.device)
     reached[edges[1][edges[0] != edges[1]]] = True
     return reached
+
+
+def is_rearranged(edges: Tensor, nodes: int) -> bool:
+    """Whether pairs of nodes, in both directions, were cut into rows of another shape instead of transposed.
+
+    A list of E pairs, `view(2, E)`, holds the first half of the pairs in its first row. Read as pairs again, each edge
+    has its reverse; as they are given, they do not. Both is as good as impossible by chance, unless most pairs are
+    of a node and itself, as where each edge is given twice.
+
+    Example:
+        >>> node = torch.arange(12)
+        >>> pairs = torch.stack([node, node + 1, node + 1, node], 1).view(-1, 2)
+        >>> is_rearranged(pairs.reshape(2, -1), nodes=13), is_rearranged(pairs.T, nodes=13)
+        (True, False)
+        >>> is_rearranged(torch.tensor([[0, 1, 2], [1, 2, 3]]).repeat_interleave(8, 1), nodes=4)
+        False
+    """
+    if not _MIN_EDGES <= edges.shape[1] <= _MAX_EDGES or int(edges.min()) < 0:
+        return False
+    pairs = edges.reshape(-1, 2).T
+    if 2 * int((pairs[0] == pairs[1]).sum()) > pairs.shape[1]:
+        return False
+    return _is_balanced(pairs, nodes) and _has_reverse(pairs, nodes) and not _has_reverse(edges, nodes)
+
+
+def _is_balanced(edges: Tensor, nodes: int) -> bool:
+    """Whether as many edges begin at each node as end there, which is quick to see."""
+    return torch.equal(*(torch.bincount(ends, minlength=nodes) for ends in edges))
+
+
+def _has_reverse(edges: Tensor, nodes: int) -> bool:
+    """Whether each edge has its reverse."""
+    numbers = (edges[0] * nodes + edges[1], edges[1] * nodes + edges[0])
+    return torch.equal(*(each.sort().values for each in numbers))
+
+
+def share_of_pairs(edges: Tensor, nodes: int) -> float:
+    """Share of the pairs of different nodes that an edge joins in this direction; 0 if it is clearly below one."""
+    between = edges[:, edges[0] != edges[1]]
+    pairs = nodes * (nodes - 1)
+    if not pairs or between.shape[1] < _NEARLY_ALL * pairs:
+        return 0.0
+    return len((between[0] * nodes + between[1]).unique()) / pairs

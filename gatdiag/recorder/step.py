@@ -279,6 +279,35 @@ class StepRecorder:
             o.register_hook(partial(self.on_model_gradient, found))
 
     @_contained("signals")
+    def on_batch_norm(self, name: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """A batch normalization has run."""
+        is_training = self._sample is not None and self._root.training and not is_in_backward_pass()
+        if is_training and self.inspection.is_due and not self._is_elsewhere():
+            self.inspection.on_batch_norm(name, module, inputs)
+
+    @_contained("signals")
+    def on_repeated_model(self) -> None:
+        """The model is called by a backward pass."""
+        self.inspection.evaluations.note_repeated()
+
+    @property
+    def counts_evaluations(self) -> bool:
+        """Whether calls of the model without gradients are of interest: the first ones after the first step."""
+        return self._process is not None and not self.inspection.evaluations.is_over
+
+    @_contained("signals")
+    def on_evaluation_start(self) -> None:
+        """The model is called without gradients."""
+        if not self._is_elsewhere():
+            self.inspection.evaluations.start()
+
+    @_contained("signals")
+    def on_evaluation_end(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The model has run without gradients."""
+        if not self._is_elsewhere():
+            self.inspection.on_evaluation_end(args, kwargs)
+
+    @_contained("signals")
     def on_model_gradient(self, output: Output, gradient: Tensor) -> None:
         """The gradient of the model's output has been computed: a backward pass has begun."""
         self._on_gradient()

@@ -32,8 +32,9 @@ _LAW: Final = {
 }
 _LOSS: Final = {
     "operations?": [str],
-    "divides?": bool,
+    **dict.fromkeys(("divides?", "softmax_over_rows?"), bool),
     **dict.fromkeys(("empty?", "target_of?", "divergence_of?"), _TEXT),
+    "ignored?": _COUNT,
 }
 _SIGNALS: Final = {
     "inputs?": [
@@ -55,9 +56,23 @@ _SIGNALS: Final = {
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
     },
     "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER}},
-    "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER}},
+    "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER, "pairs?": _NUMBER, "is_rearranged?": bool}},
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),
+    "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rewritten": int}},
+    "graphs?": dict.fromkeys(("batches?", "within_first?", "graphs?", "largest?", "nodes?", "needed?"), int),
+    "batch_labels?": [{"step": int, "counts": [int]}],
+    "class_weights?": {"weights?": [_NUMBER], "rows?": [_NUMBER]},
+    "normalization?": {
+        "*": {
+            **dict.fromkeys(("rows", "most_rows", "channels"), int),
+            **dict.fromkeys(("momentum?", "shift?", "scale?"), _NUMBER),
+        }
+    },
+    "evaluation?": {
+        **dict.fromkeys(("calls?", "in_training_mode?", "compared?", "random?"), int),
+        "inputs?": {"*": dict.fromkeys(("shift", "size"), _NUMBER)},
+    },
     "loss_graph?": _LOSS,
     "broken_loss?": {
         **_LOSS,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -89,6 +90,21 @@ _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyT
         "LayerNorm": lambda width, scale: nn.LayerNorm(width),
     }
 )
+
+
+def _replace_batch_norms(treated: TreatedModel, norms: Sequence[str]) -> None:
+    for name in norms:
+        norm = treated.model.get_submodule(name)
+        device = next((tensor.device for tensor in (*norm.parameters(), *norm.buffers())), None)
+        treated.model.set_submodule(name, nn.GroupNorm(1, norm.num_features, device=device))  # type: ignore[arg-type]
+    treated.changes.append(f"batch normalizations replaced by normalizations of rows: {join_names(norms, 4)}")
+
+
+def _norm_momentum(treated: TreatedModel, value: float) -> None:
+    for module in treated.model.modules():
+        if isinstance(module, _BatchNorm):
+            module.momentum = value
+    treated.changes.append(f"momentum of batch normalizations {value:g}")
 
 
 def _leaky_relu(treated: TreatedModel, slope: float) -> None:
@@ -275,6 +291,8 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "weight_decay": _weight_decay,
         "adam": _adam,
         "clear_gradients": _clear_gradients,
+        "replace_batch_norms": _replace_batch_norms,
+        "norm_momentum": _norm_momentum,
         "standardize_inputs": _standardize_inputs,
         "replace_non_finite_inputs": _replace_non_finite_inputs,
     }

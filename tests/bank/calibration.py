@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gatdiag.diagnosis import HEALTHY
-from tests.bank.rows import GAT10, OVER_NODES, RESIDUAL, SGD, SLOW, Row, by, control, init, row
+from tests.bank.rows import GAT10, OVER_NODES, RESIDUAL, SGD, SLOW, SORTED, Row, by, control, init, row
 
 CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
     "init-unbalanced": (
@@ -215,6 +215,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row(OVER_NODES, layer="gatv2", depth=3, **SGD),
         row(OVER_NODES, layer="sage", depth=3, classes=8),
         row(OVER_NODES, layer="mlp", depth=4, **by("momentum", 0.05)),
+        row({"loss": "softmax over rows"}, layer="gatv2", depth=3, classes=8, **SGD),
     ),
     "output-relu": (
         row({"output": "relu"}, layer="gcn", depth=2),
@@ -261,6 +262,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"labels": "all one"}, layer="transformer", depth=3, batch=40, optimizer="AdamW"),
         row({"loss": "times zero"}, layer="sage", depth=2, task="regression"),
         row({"loss": "empty mask"}, layer="gcn", depth=6, residual=True),
+        row({"loss": "smoothed away"}, layer="sage", depth=2, **SGD),
     ),
     "target-nonfinite": (
         row({"labels": "one in ten missing"}, layer="gcn", depth=2, task="regression"),
@@ -290,6 +292,36 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"labels": "far from zero"}, layer="sage", depth=3, task="regression"),
         row({"labels": "far from zero"}, layer="gatv2", depth=2, task="regression", steps=60),
     ),
+    "normalization-statistics": (
+        row({"norm": "batch, slow"}, layer="sage", norm="batch", depth=3, inputs=("shifted", 4.0)),
+        row({"norm": "batch, slow"}, layer="mlp", norm="batch", depth=4, **by("momentum", 0.05)),
+        row({"batch": 2}, layer="gin", norm="batch, of graphs", depth=2, task="graphs", nodes=300, batch=20, steps=200),
+        row({"batch": 2}, layer="gat", norm="batch, of graphs", depth=2, task="graphs", nodes=300, batch=20, steps=200),
+    ),
+    "evaluation-inputs": (
+        row({"data": "evaluated as they came"}, layer="gcn", depth=2),
+        row({"data": "evaluated as they came"}, layer="mlp", depth=3, **by("momentum", 0.05)),
+    ),
+    "input-changes": (
+        row({"data": "shrunk in each step"}, layer="sage", depth=3, **SGD),
+        row({"data": "grown in each step"}, layer="sage", depth=3, task="regression"),
+    ),
+    "input-edges-rearranged": (
+        row({"edges": "pairs reshaped"}, layer="gcn", depth=4, columns=8, nodes=300, **by("SGD", 0.2)),
+        row({"edges": "pairs reshaped"}, layer="gatv2", depth=2, **by("SGD", 0.1)),
+    ),
+    "input-complete-graph": (
+        row({"edges": "all pairs"}, layer="gcn", depth=2),
+        row({"edges": "all pairs"}, layer="gatv2", depth=3, **SGD),
+    ),
+    "input-without-edges": (
+        row({"edges": "self-loops"}, layer="gcn", depth=2, columns=4, nodes=400),
+        row({"edges": "numbered in each graph"}, layer="gin", depth=3, width=4, task="graphs", nodes=500, columns=4),
+    ),
+    "batches-sorted": (
+        row({"data": "sorted by class"}, **SORTED, **by("SGD", 0.1)),
+        row({"data": "sorted by class"}, **SORTED, **by("momentum", 0.03)),
+    ),
     "law-broken": (
         row({"loss": "penalized later"}, layer="gcn", depth=3, **by("SGD", 0.1)),
         row({"disturb": "gradient scaled later"}, layer="sage", depth=3, **by("SGD", 0.1)),
@@ -303,6 +335,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"labels": "random"}, layer="transformer", depth=2, width=64, steps=150),
         row({"train_share": 0.03}, layer="sage", depth=2, steps=150, nodes=300, width=64),
         row({"labels": "random"}, layer="gcn", depth=3, width=64, steps=200, optimizer="AdamW", nodes=300),
+        row({"inputs": ("rows shuffled", 1)}, layer="sage", depth=2, width=64, steps=150),
     ),
     HEALTHY: (  # many look suspicious
         control(layer="gcn"),

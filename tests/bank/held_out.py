@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gatdiag.diagnosis import HEALTHY
-from tests.bank.rows import DEEP, OVER_NODES, RESIDUAL, SLOW, Row, by, control, init, row
+from tests.bank.rows import DEEP, OVER_NODES, RESIDUAL, SLOW, SORTED, Row, by, control, init, row
 
 HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     "init-unbalanced": (
@@ -205,6 +205,24 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     ),
     "loss-unbounded": (row({"loss": "negative log-likelihood"}, layer="tag", depth=3, graph="tree", lr=0.03),),
     "target-scale": (row({"labels": "far from zero"}, layer="graph", depth=3, graph="grid", task="regression"),),
+    "normalization-statistics": (
+        row({"norm": "batch, slow"}, layer="tag", norm="batch", depth=3, graph="grid", inputs=("shifted", 4.0)),
+        row(
+            {"batch": 2}, layer="cheb", norm="batch, of graphs", depth=2, task="graphs", nodes=300, batch=20, steps=200
+        ),
+    ),
+    "evaluation-inputs": (row({"data": "evaluated as they came"}, layer="tag", depth=3, graph="grid"),),
+    "input-changes": (
+        row({"data": "shrunk in each step"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
+    ),
+    "input-edges-rearranged": (
+        row({"edges": "pairs reshaped"}, layer="gat-4", depth=3, graph="tree", **by("SGD", 0.1)),
+    ),
+    "input-complete-graph": (row({"edges": "all pairs"}, layer="gat-4", depth=3, graph="grid"),),
+    "input-without-edges": (row({"edges": "self-loops"}, layer="gat-4", depth=3, columns=4, nodes=400),),
+    "batches-sorted": (
+        row({"data": "sorted by class"}, **{**SORTED, "width": 16}, norm="layer", **by("RMSprop", 0.003)),
+    ),
     "law-broken": (
         row({"loss": "penalized later"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.001), steps=200),
         row({"disturb": "gradient scaled later"}, layer="mlp", depth=4, **SLOW),

@@ -39,6 +39,8 @@ class RecipeModel(nn.Module):
         convs = [LAYERS[recipe.layer](*pair) for pair in pairwise(widths)]
         self.encoder = Stack(convs, recipe.dropout, recipe.residual, norms, ACTIVATIONS[recipe.activation])
         self.head = nn.Linear(recipe.width, out_channels) if has_head else None
+        if recipe.norm == "batch, of graphs":
+            self.head = nn.Sequential(nn.BatchNorm1d(recipe.width), self.head)
         self.output = OUTPUTS[recipe.output]
 
     def forward(self, x: Tensor, edge_index: Tensor, groups: Tensor | None = None) -> Tensor:
@@ -122,6 +124,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
 NORMS: Final[Mapping[str, Sequence[Callable[[int], nn.Module]]]] = {
     "": (),
     "batch": [nn.BatchNorm1d],
+    "batch, slow": [lambda width: nn.BatchNorm1d(width, momentum=1e-3)],
+    "batch, of graphs": (),
     "layer": [nn.LayerNorm],
     "pair": [lambda _: PairNorm()],
     "graph": [GraphNorm],

@@ -18,6 +18,8 @@ class Recipe:
         features: ``dense`` (each column with mean 0 and variance 1) or ``words`` (zeros and ones).
         inputs: How the features are changed: a key of `tasks.INPUTS` and its argument.
         labels: How the training labels are changed: a key of `tasks.LABELS`.
+        edges: How the edges are changed: a key of `tasks.EDGES`.
+        data: What the loop does to the data: a key of `training.DATA`, or "".
 
         layer: Kind of layer, a key of `network.LAYERS`.
         depth: Number of layers, including the output layer.
@@ -56,6 +58,8 @@ class Recipe:
     features: Literal["dense", "words"] = "dense"
     inputs: tuple[str, float] = ("as they are", 1.0)
     labels: str = "true"
+    edges: str = "true"
+    data: str = ""
 
     layer: str = "gcn"
     depth: int = 2

@@ -31,3 +31,4 @@ RESIDUAL: Final = {"residual": True, "norm": "layer"}
 DEEP: Final = {"optimizer": "SGD", "steps": 200, **init("balanced", 1)}
 OVER_NODES: Final = {"output": "log-softmax over rows", "loss": "negative log-likelihood"}
 GAT10: Final = {"layer": "gatv2", "depth": 10, **DEEP}
+SORTED: Final = {"layer": "gin", "depth": 3, "task": "graphs", "nodes": 600, "batch": 12, "steps": 200}

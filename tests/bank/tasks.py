@@ -13,6 +13,8 @@ from torch_geometric.utils import scatter, subgraph
 from gatdiag.experiments.synthetic import block_model
 from tests.bank.recipe import Recipe
 
+_RING: Final = 12  # nodes of each of several graphs
+
 
 class Examples(NamedTuple):
     """Model inputs, the rows of the output that count, and their labels."""
@@ -58,7 +60,10 @@ class Task:
         args, rows, _ = self.split(is_training=True)
         if not size:
             return Examples(args, rows, self.training_y[rows])
-        rows = rows[torch.randperm(len(rows), generator=generator)[:size]].sort().values
+        return self.batch(rows[torch.randperm(len(rows), generator=generator)[:size]].sort().values, generator)
+
+    def batch(self, rows: Tensor, generator: Generator) -> Examples:
+        """The batch of some examples for training, with the labels that the training sees."""
         if self.groups is None:
             return self._node_batch(rows, generator)
         if self.groups.dim() == 2:
@@ -88,6 +93,7 @@ def make_task(recipe: Recipe) -> Task:
         x = (x - x.mean(0)) / x.std(0).clamp(min=1e-3)
     change, number = recipe.inputs
     is_training = torch.rand(len(y), generator=generator) < recipe.train_share
+    edges = EDGES[recipe.edges](edges, len(x))
     return Task(INPUTS[change](x, number), edges, groups, y, LABELS[recipe.labels](y, generator), is_training)
 
 
@@ -210,8 +216,8 @@ def _make_links(recipe: Recipe, generator: Generator) -> _Data:
 
 
 def _make_graphs(recipe: Recipe, generator: Generator) -> _Data:
-    """Rings of 12 nodes; the class sets the number of chords and the one feature that is larger."""
-    size, count = 12, recipe.nodes // 5
+    """Rings of nodes; the class sets the number of chords and the one feature that is larger."""
+    size, count = _RING, recipe.nodes // 5
     y = torch.arange(count) % recipe.classes
     edges = []
     for number, label in enumerate(y.tolist()):
@@ -258,8 +264,18 @@ INPUTS: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = {
     "log": lambda x, number: x.log(),
     "signs flipped": _flip_signs,
     "columns never used": lambda x, number: F.pad(x, (0, int(number))),
+    "rows shuffled": lambda x, number: x[torch.randperm(len(x), generator=torch.Generator().manual_seed(int(number)))],
 }
 """Name -> change of the features (x, argument)."""
+
+EDGES: Final[Mapping[str, Callable[[Tensor, int], Tensor]]] = {
+    "true": lambda edges, nodes: edges,
+    "self-loops": lambda edges, nodes: torch.arange(nodes).repeat(2, 1),
+    "pairs reshaped": lambda edges, nodes: edges.T.reshape(2, -1),
+    "all pairs": lambda edges, nodes: (1 - torch.eye(nodes)).nonzero().T,
+    "numbered in each graph": lambda edges, nodes: edges % _RING,
+}
+"""Name -> change of the edges (edge_index, number of nodes)."""
 
 LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
     "true": lambda y, generator: y,

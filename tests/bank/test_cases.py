@@ -5,8 +5,8 @@ from tests.bank.calibration import CALIBRATION
 from tests.bank.cases import BANK
 from tests.bank.held_out import HELD_OUT
 from tests.bank.network import ACTIVATIONS, INITS, LAYERS, NORMS, OUTPUTS
-from tests.bank.tasks import INPUTS, LABELS
-from tests.bank.training import DISTURBANCES, LOSSES, OPTIMIZED
+from tests.bank.tasks import EDGES, INPUTS, LABELS
+from tests.bank.training import DATA, DISTURBANCES, LOSSES, OPTIMIZED
 
 
 def test_what_is_held_out_has_seeds_of_its_own_and_shows_every_cause_and_other_graphs():
@@ -32,6 +32,8 @@ def test_every_key_that_a_recipe_may_have_is_used_by_the_bank():
         "activation": ACTIVATIONS,
         "output": OUTPUTS,
         "labels": LABELS,
+        "edges": EDGES,
+        "data": DATA,
         "loss": LOSSES,
         "optimizes": OPTIMIZED,
         "disturb": DISTURBANCES,

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from gatdiag.run import load
 from gatdiag.watching import watch
 from tests.bank.network import RecipeModel, make_network
 from tests.bank.recipe import Recipe
-from tests.bank.tasks import Task, make_task
+from tests.bank.tasks import Examples, Task, make_task
 
 _EVALUATE_EVERY: Final = 5  # steps
 
@@ -67,6 +67,8 @@ class Training:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.task = make_task(recipe)
+        is_prepared = recipe.data != "evaluated as they came"
+        self.evaluated = self.task if is_prepared else replace(self.task, x=5 * self.task.x + 20)
 
     def make_model(self) -> RecipeModel:
         """Build a model with new weights."""
@@ -88,7 +90,7 @@ class Training:
         recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
         scheduler = LambdaLR(optimizer, lambda step: _SCHEDULES[recipe.schedule](step, recipe.steps))
         for step in range(recipe.steps):
-            batch = self.task.sample(recipe.batch, generator)
+            batch = DATA[recipe.data](self.task, step, generator) or self.task.sample(recipe.batch, generator)
             if recipe.loop == "new optimizer":
                 optimizer = self.make_optimizer(model)
             if recipe.clears or recipe.loop == "new optimizer":
@@ -104,12 +106,12 @@ class Training:
             scalars = {"loss": loss.item()}
             if step % _EVALUATE_EVERY == 0 or step == recipe.steps - 1:
                 for is_training in (True, False):
-                    scalars |= _scores(model, self.task, is_training=is_training)
+                    scalars |= _scores(model, self.evaluated, is_training=is_training)
             yield scalars
 
     def evaluate(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
         """The outcome of a training that ended with this model."""
-        on_train, on_val = (_progress(model, self.task, is_training=is_training) for is_training in (True, False))
+        on_train, on_val = (_progress(model, self.evaluated, is_training=is_training) for is_training in (True, False))
         return Outcome(on_train, on_val, drift)
 
 
@@ -237,8 +239,35 @@ LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]
     "scores of each other": lambda out, y, model, step: _compare_scores(out, y),
     "label smoothing": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=0.1),
     "summed": lambda out, y, model, step: _usual_loss(out, y) * len(y),
+    "smoothed away": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=1.0),
+    "softmax over rows": lambda out, y, model, step: F.nll_loss(out.log_softmax(0), y),
 }
 """Name -> the loss that is minimized (output, labels, model, step)."""
+
+
+def _sort_by_class(task: Task, step: int, generator: torch.Generator) -> Examples:
+    """Batches of 12, in the order of the classes."""
+    rows = task.is_training.nonzero().flatten()
+    rows = rows[task.training_y[rows].argsort(stable=True)]
+    size = len(rows) // 12 * 12
+    return task.batch(rows[:size].view(-1, 12)[step % (size // 12)].sort().values, generator)
+
+
+def _change_inputs(change: Callable[[Tensor], object]) -> Callable[[Task, int, torch.Generator], None]:
+    def before_step(task: Task, step: int, generator: torch.Generator) -> None:
+        change(task.x)
+
+    return before_step
+
+
+DATA: Final[Mapping[str, Callable[[Task, int, torch.Generator], Examples | None]]] = {
+    "": lambda task, step, generator: None,
+    "sorted by class": _sort_by_class,
+    "shrunk in each step": _change_inputs(lambda x: x.mul_(0.8)),
+    "grown in each step": _change_inputs(lambda x: x.mul_(1.1)),
+    "evaluated as they came": lambda task, step, generator: None,
+}
+"""Name -> what the loop does to the data before a step; it may return the batch (task, step, generator)."""
 
 
 def _scale_gradient(model: RecipeModel, step: int) -> None:

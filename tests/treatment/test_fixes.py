@@ -17,6 +17,7 @@ EDGES = torch.randint(0, 40, (2, 160), generator=torch.Generator().manual_seed(1
 MODELS = {
     "GCN": lambda: GCN(8, 8, 4, 3),
     "GCN with layer norm": lambda: GCN(8, 8, 4, 3, norm="layer"),
+    "GCN with batch norm": lambda: GCN(8, 8, 4, 3, norm="batch"),
     "GAT": lambda: GAT(8, 8, 4, 3),
     "GATv2 with heads": lambda: GAT(8, 8, 4, 3, heads=2, v2=True),
     "GraphSAGE": lambda: GraphSAGE(8, 8, 4, 3),
@@ -51,6 +52,8 @@ FIXES = {
         remedy.insert_modules(facts, "LayerNorm", "ReLU", "Skip"), "actions", ()
     ),
     "unfreeze": lambda facts: [Action("unfreeze")],
+    "rows normalized": lambda facts: [Action("replace_batch_norms", {"norms": tuple(facts.signals["batch_norms"])})],
+    "momentum": lambda facts: [Action("norm_momentum", {"value": 0.5})],
 }
 
 

@@ -20,6 +20,7 @@ from gatdiag.recorder.hooks.backward import is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
 from gatdiag.recorder.hooks.outside import Outside, is_measurable_call, run_as_is
 from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
+from gatdiag.recorder.normalization import find_batch_norms
 from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.structure import Layer, Structure
 from gatdiag.structure.tensors import first_tensor
@@ -42,6 +43,7 @@ class ModuleHooks:
     def __init__(self, root: nn.Module, listener: Listener) -> None:
         self._root, self._listener = root, listener
         self._layers: dict[int, tuple[str, nn.Module]] = {}  # id -> name and module
+        self._batch_norms: dict[int, str] = {}  # id -> name
         self._warning_filter: Any = None
         self._is_waiting = False
         self.trace: ForwardTrace | None = None
@@ -58,6 +60,7 @@ class ModuleHooks:
         modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
         named = {layer.name: modules[layer.name] for layer in layers if layer.name in modules}
         self._layers = {id(module): (name, module) for name, module in named.items()}
+        self._batch_norms = find_batch_norms(self._root)
 
     def attach(self) -> None:
         """Register the hooks."""
@@ -69,7 +72,7 @@ class ModuleHooks:
     def detach(self) -> None:
         """Remove the hooks. May be called twice."""
         stop_listening(self)
-        self._layers = {}
+        self._layers, self._batch_norms = {}, {}
         self.end_trace()
         if self._warning_filter in warnings.filters:
             warnings.filters.remove(self._warning_filter)  # type: ignore[attr-defined]
@@ -106,22 +109,33 @@ class ModuleHooks:
 
     def on_module_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Called before the forward pass of any module."""
+        if self._is_evaluation(module):
+            self._listener.on_evaluation_start()
         is_traced = self._is_to_trace(module)
-        is_own = self._is_own(module)
+        is_own = self._is_own(module) and not _should_ignore_call()
         if self._is_waiting:
-            if is_own and not _should_ignore_call():
+            if is_own:
                 self._end_waiting(module, args)
             return
-        if is_own and not _should_ignore_call():
-            is_repeated = is_in_backward_pass()  # activation checkpointing repeats forward passes there
-            if not is_repeated:
-                self._listener.on_training()
-                if module is self._root:
-                    self._listener.on_model_start()
-            if (layer := self._layers.get(id(module))) is not None:
-                self._listener.on_layer_start(*layer)
+        if is_own:
+            self._start_own(module)
         if is_traced and self.trace is not None:
             self.trace.enter(module)
+
+    def _start_own(self, module: nn.Module) -> None:
+        if not is_in_backward_pass():
+            self._listener.on_training()
+            if module is self._root:
+                self._listener.on_model_start()
+        elif module is self._root:  # activation checkpointing repeats forward passes there
+            self._listener.on_repeated_model()
+        if (layer := self._layers.get(id(module))) is not None:
+            self._listener.on_layer_start(*layer)
+
+    def _is_evaluation(self, module: nn.Module) -> bool:
+        """True for a call of the model without gradients, if such calls are still of interest."""
+        is_of_interest = module is self._root and self.is_attached and self._listener.counts_evaluations
+        return is_of_interest and not torch.is_grad_enabled() and is_measurable_call()
 
     def _is_to_trace(self, module: nn.Module) -> bool:
         if self.trace is None or id(module) not in self._traced or _should_ignore_call():
@@ -147,10 +161,14 @@ class ModuleHooks:
         kwargs, output = ({}, None) if has_failed else rest
         if self.trace is not None and id(module) in self._traced:
             self.trace.leave(module, output)
+        if not has_failed and self._is_evaluation(module):
+            self._listener.on_evaluation_end(args, kwargs)
         if self._is_waiting or not self.is_attached or _should_ignore_call():
             return
         if (layer := self._layers.get(id(module))) is not None:
             self._end_layer(*layer, (*args, *kwargs.values()), output)
+        if (norm := self._batch_norms.get(id(module))) is not None and not has_failed:
+            self._listener.on_batch_norm(norm, module, (*args, *kwargs.values()))
         if not has_failed and (module is self._root or (layer is None and self._is_compiled_root(module))):
             self._listener.on_model_end(args, kwargs, output)
 

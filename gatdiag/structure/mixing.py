@@ -1,0 +1,139 @@
+"""Whether the output of one example depends on the inputs of others, by one backward pass in evaluation mode."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gatdiag.structure.copying import map_tensors
+from gatdiag.structure.tensors import all_tensors, first_tensor, walk
+
+_MAX_EXAMPLES: Final = 100_000
+
+
+class Examples(NamedTuple):
+    """What the rows of the inputs are examples of.
+
+    Attributes:
+        of_rows: The number of the example of each row.
+        what: "graphs" or "rows".
+    """
+
+    of_rows: Tensor
+    what: str
+
+
+def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How much of the gradient of one example's output is at the inputs of others.
+
+    Examples are the graphs of a batch, by the vector that says which graph each node is of, or the rows of dense inputs
+    if the model has no edges. Inputs whose first axis may be one of time are left out, as are those of a single graph.
+
+    Args:
+        model: In evaluation mode.
+        args: Positional inputs; they are copied.
+        kwargs: Keyword inputs.
+
+    Returns:
+        "share", "of" (what the output is of), "others", and "sequence_first" (modules that take their batch along the
+        second axis); None if rows are not known to be examples.
+
+    Example:
+        >>> x = torch.randn(6, 4)
+        >>> find_mixing(nn.Linear(4, 2), (x,), {})["share"]
+        0.0
+        >>> find_mixing(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), (x,), {})["share"] > 0.1
+        True
+    """
+    args, kwargs = map_tensors(
+        (args, dict(kwargs)), lambda x: x.detach().clone().requires_grad_(x.is_floating_point() and x.dim() > 1)
+    )
+    given = {**dict(zip(inspect.signature(model.forward).parameters, args, strict=False)), **kwargs}
+    named = [(name, x) for name, x in walk(given) if isinstance(x, Tensor)]
+    inputs = [x for _, x in named if x.requires_grad and x.layout is torch.strided and x.numel()]
+    if not inputs or not 1 < len(inputs[0]) <= _MAX_EXAMPLES:
+        return None
+    examples = _examples(model, named, inputs)
+    if examples is None:
+        return None
+    o = first_tensor(model(*args, **kwargs))
+    if o is None or not o.requires_grad or not 0 < o.dim() <= 2:
+        return None
+    row, example = _choose_row(o, examples)
+    if row is None or (examples.what == "rows" and not _is_batch_first(inputs, o)):
+        return None
+    share = _share_of_others(o[row], inputs, examples.of_rows == example)
+    if share is None:
+        return None
+    of = "one graph" if examples.what == "graphs" else "one row"
+    return {"share": share, "of": of, "others": examples.what, "sequence_first": [*_sequence_first(model, inputs)]}
+
+
+def _examples(model: nn.Module, named: list[tuple[str, Tensor]], inputs: list[Tensor]) -> Examples | None:
+    rows = len(inputs[0])
+    vectors = [x for name, x in named if _is_batch_vector(name, x, rows)]
+    if vectors:
+        return Examples(vectors[0], "graphs")
+    given = (*(x for _, x in named), *all_tensors(model))
+    are_examples = all(len(x) == rows for x in inputs) and not _may_join_rows(model, inputs)
+    if not are_examples or any(_may_be_edges(x, rows) for x in given):
+        return None
+    return Examples(torch.arange(rows, device=inputs[0].device), "rows")
+
+
+def _is_batch_vector(name: str, x: Tensor, rows: int) -> bool:
+    """A vector called batch, which ascends from zero."""
+    if "batch" not in name or x.dtype != torch.int64 or x.shape != (rows,):
+        return False
+    return not int(x[0]) and int(x[-1]) > 0 and bool((x.diff() >= 0).all())
+
+
+def _may_join_rows(model: nn.Module, inputs: list[Tensor]) -> bool:
+    """Whether rows may be nodes whose edges are made in the forward pass, or steps of one sequence without a batch."""
+    modules = [*model.modules()]
+    if any(hasattr(type(module), "propagate") for module in modules):
+        return True
+    return inputs[0].dim() == 2 and any("batch_first" in vars(module) for module in modules)
+
+
+def _may_be_edges(x: Tensor, rows: int) -> bool:
+    """Edges, an adjacency matrix, or anything sparse."""
+    is_index = x.dtype == torch.int64 and x.dim() == 2 and 2 in x.shape
+    return is_index or x.layout is not torch.strided or (x.dim() == 2 and x.shape == (rows, rows))
+
+
+def _choose_row(o: Tensor, examples: Examples) -> tuple[int | None, int]:
+    """A row in the middle of the output, and the example that it is of."""
+    count = int(examples.of_rows[-1]) + 1
+    if len(o) == count:
+        return count // 2, count // 2
+    if len(o) == len(examples.of_rows):
+        row = len(o) // 2
+        return row, int(examples.of_rows[row])
+    return None, 0
+
+
+def _is_batch_first(inputs: list[Tensor], o: Tensor) -> bool:
+    """Whether the first axis of the inputs is certainly that of the examples, and not one of time before it."""
+    return all(x.dim() == 2 or (len(x) == len(o) and len(o) != x.shape[1]) for x in inputs)
+
+
+def _share_of_others(output: Tensor, inputs: list[Tensor], is_own: Tensor) -> float | None:
+    weights = torch.linspace(1, 2, output.numel(), dtype=output.dtype, device=output.device)
+    gradients = torch.autograd.grad((output.flatten() * weights).sum(), inputs, allow_unused=True)
+    total = others = 0.0
+    for gradient in gradients:
+        if gradient is not None and len(gradient) == len(is_own):
+            sizes = gradient.detach().double().flatten(1).square().sum(1)
+            total, others = total + float(sizes.sum()), others + float(sizes[~is_own].sum())
+    return (others / total) ** 0.5 if 0 < total < float("inf") else None
+
+
+def _sequence_first(model: nn.Module, inputs: list[Tensor]) -> Iterator[str]:
+    """Modules that take their batch along the second axis, if an input has three."""
+    if any(x.dim() == 3 for x in inputs):
+        for name, module in model.named_modules():
+            if vars(module).get("batch_first") is False:
+                yield f"{name or 'the model'} ({type(module).__name__})"

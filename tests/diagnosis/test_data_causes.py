@@ -1,0 +1,326 @@
+"""Causes in data, normalization and evaluation in small trainings, each beside the same training without it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import GCNConv, SAGEConv, global_mean_pool
+
+import gatdiag
+
+
+def data(rows=120):
+    x = torch.randn(rows, 8)
+    return x, (x[:, 0] + x[:, 1] > 0).long()
+
+
+def mlp(out=2, norm=nn.Identity):
+    return nn.Sequential(nn.Linear(8, 32), norm(), nn.ReLU(), nn.Linear(32, out))
+
+
+def accuracy(model, x, y):
+    model.eval()
+    with torch.no_grad():
+        found = (model(x).argmax(1) == y).float().mean().item()
+    model.train()
+    return found
+
+
+def scores(model, x, y):
+    """Of validation, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        loss = F.cross_entropy(model(x), y).item()
+    return {"val_accuracy": accuracy(model, x, y), "val_loss": loss}
+
+
+def train(folder, model, loss_of, *, steps=60, lr=0.01, scores_of=lambda step: {}, optimizer=torch.optim.Adam):
+    """Watch a training and diagnose it; `loss_of` and `scores_of` are given the number of the step."""
+    made = optimizer(model.parameters(), lr=lr)
+    with gatdiag.watch(model, folder, every=1) as recorder:
+        for step in range(steps):
+            made.zero_grad()
+            loss = loss_of(step)
+            loss.backward()
+            made.step()
+            recorder.log(loss=loss, **scores_of(step))
+    return gatdiag.diagnose(folder)
+
+
+def slow_statistics(is_faulty):
+    x, y = data()
+    model = mlp(norm=lambda: nn.BatchNorm1d(32, momentum=1e-3 if is_faulty else 0.1))
+    x = x + 4
+    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {"train_accuracy": accuracy(model, x, y)}
+
+
+def two_domains(is_faulty):
+    """Batches of two kinds in turn, of which evaluation sees one."""
+    x, y = data()
+    model = mlp(norm=lambda: nn.BatchNorm1d(32) if is_faulty else nn.LayerNorm(32))
+    kinds = x, 8 * x.flip(1) + 30
+    return model, lambda step: F.cross_entropy(model(kinds[step % 2]), y), lambda step: scores(model, x, y)
+
+
+def two_rows(is_faulty):
+    x, y = data()
+    model = nn.Sequential(*mlp()[:3], nn.Linear(32, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    size = 2 if is_faulty else 30
+
+    def loss_of(step):
+        rows = torch.arange(step * size, (step + 1) * size) % 120
+        return F.cross_entropy(model(x[rows]), y[rows])
+
+    return model, loss_of, lambda step: {}
+
+
+def unscaled_evaluation(is_faulty):
+    x, y = data()
+    raw = 20 * x + 100
+    model = mlp()
+    given = raw if is_faulty else x
+    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {"val_accuracy": accuracy(model, given, y)}
+
+
+def same_rows(is_faulty):
+    (x, y), model = data(200), mlp()
+    val = slice(0, 100) if is_faulty else slice(100, 200)
+    return (
+        model,
+        lambda step: F.cross_entropy(model(x[:100]), y[:100]),
+        lambda step: {"train_acc": accuracy(model, x[:100], y[:100]), "val_acc": accuracy(model, x[val], y[val])},
+    )
+
+
+def drifting_input(is_faulty):
+    (x, y), model = data(), mlp()
+
+    def loss_of(step):
+        if is_faulty:
+            x.mul_(0.7)
+        return F.cross_entropy(model(x), y)
+
+    return model, loss_of, lambda step: {}
+
+
+def divided_anew(is_faulty):
+    """A tensor of its own in each step."""
+    (x, y), model = data(), mlp()
+    held = [255 * x]
+
+    def loss_of(step):
+        if is_faulty or not step:
+            held[0] = held[0] / 255
+        return F.cross_entropy(model(held[0]), y)
+
+    return model, loss_of, lambda step: {}
+
+
+def sorted_classes(is_faulty):
+    x, y = torch.randn(240, 8), torch.randint(0, 6, (240,))
+    x, model = x + 2 * F.one_hot(y, 8), mlp(6)
+    order = y.argsort() if is_faulty else torch.randperm(240)
+
+    def loss_of(step):
+        rows = order[(step * 10) % 240 :][:10]
+        return F.cross_entropy(model(x[rows]), y[rows])
+
+    return model, loss_of, lambda step: {"val_accuracy": accuracy(model, x, y)}
+
+
+def uniform_targets(is_faulty):
+    (x, y), model = data(), mlp(3)
+    return model, lambda step: F.cross_entropy(model(x), y, label_smoothing=float(is_faulty)), lambda step: {}
+
+
+def softmax_over_rows_in_the_loss(is_faulty):
+    (x, y), model = data(), mlp(3)
+    mask = torch.arange(120) < 90
+    return (
+        model,
+        lambda step: F.nll_loss(model(x).log_softmax(0 if is_faulty else 1)[mask], y[mask]),
+        lambda step: {},
+    )
+
+
+def weights_by_frequency(is_faulty):
+    x, y = data(400)
+    y = (x[:, 0] + 0.7 * torch.randn(400) > 1.5).long()
+    count = y.bincount().float()
+    weight = count / count.sum() if is_faulty else count.sum() / count
+    model = mlp()
+
+    def loss_of(step):
+        return F.cross_entropy(model(x), y, weight=weight)
+
+    return model, loss_of, lambda step: {"train_acc": 1 - 0.6 * is_faulty}
+
+
+def pos_weight_of_rare_negatives(is_faulty):
+    x = torch.randn(400, 8)
+    y = (x[:, :1] > 1.2).float()
+    ratio = (y.sum() / (1 - y).sum()) ** (1 if is_faulty else -1)
+    model = mlp(1)
+    loss = nn.BCEWithLogitsLoss(pos_weight=ratio)
+    return model, lambda step: loss(model(x), y), lambda step: {"val_auc": 0.6 if is_faulty else 0.9}
+
+
+class Graph(nn.Module):
+    """Two convolutions, and a mean over each graph if there are several."""
+
+    def __init__(self, conv=GCNConv):
+        super().__init__()
+        self.first, self.last = conv(8, 16), conv(16, 2)
+
+    def forward(self, x, edge_index, batch=None):
+        x = self.last(self.first(x, edge_index).relu(), edge_index)
+        return x if batch is None else global_mean_pool(x, batch)
+
+
+def ring(nodes, start=0):
+    node = torch.arange(nodes)
+    edges = torch.stack([node, (node + 1) % nodes])
+    return torch.cat([edges, edges.flip(0)], 1) + start
+
+
+def pairs_reshaped(is_faulty):
+    x, _ = data()
+    pairs = ring(120).T[torch.randperm(240)]
+    edges = pairs.reshape(2, -1) if is_faulty else pairs.T
+    hidden = torch.zeros(120, 8).index_add(0, pairs[:, 1], x[pairs[:, 0]])
+    y = (hidden[:, 0] > 0).long()
+    model = Graph(SAGEConv)
+    return model, lambda step: F.cross_entropy(model(x, edges), y), lambda step: {}
+
+
+def every_pair(is_faulty):
+    x, y = data(40)
+    edges = (1 - torch.eye(40)).nonzero().T if is_faulty else torch.arange(40).repeat(2, 1)[:, :39]
+    edges = edges if is_faulty else torch.stack([torch.arange(40), torch.arange(40).roll(1)])
+    y = y if is_faulty else (x[:, 0] + x.roll(1, 0)[:, 0] > 0).long()
+    model = Graph()
+    return model, lambda step: F.cross_entropy(model(x, edges), y), lambda step: {}
+
+
+def graphs_not_joined(is_faulty):
+    """Batches of two graphs, whose edges both begin at node 0."""
+    x = torch.randn(20, 6, 8)
+    y = (x[:, ::2].mean((1, 2)) > 0).long()
+    model = Graph(SAGEConv)
+    edges = torch.cat([ring(6), ring(6, start=0 if is_faulty else 6)], 1)
+    batch = torch.arange(2).repeat_interleave(6)
+
+    def loss_of(step):
+        first = step % 10 * 2
+        return F.cross_entropy(model(x[first : first + 2].flatten(0, 1), edges, batch), y[first : first + 2])
+
+    return model, loss_of, lambda step: {}
+
+
+CASES = {
+    slow_statistics: ("normalization-statistics", {}),
+    two_domains: ("normalization-statistics", {"steps": 100}),
+    two_rows: ("normalization-statistics", {"steps": 120}),
+    unscaled_evaluation: ("evaluation-inputs", {}),
+    same_rows: ("evaluation-on-training-data", {}),
+    drifting_input: ("input-changes", {"lr": 0.003}),
+    divided_anew: ("input-changes", {}),
+    sorted_classes: ("batches-sorted", {"steps": 96}),
+    uniform_targets: ("no-training-signal", {}),
+    softmax_over_rows_in_the_loss: ("output-softmax-over-nodes", {}),
+    weights_by_frequency: ("class-weights", {}),
+    pos_weight_of_rare_negatives: ("class-weights", {}),
+    pairs_reshaped: ("input-edges-rearranged", {}),
+    every_pair: ("input-complete-graph", {"steps": 100}),
+    graphs_not_joined: ("input-without-edges", {}),
+}
+
+
+@pytest.mark.parametrize("is_faulty", [True, False], ids=["faulty", "repaired"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, case, is_faulty):
+    torch.manual_seed(0)
+    code, options = CASES[case]
+    model, loss_of, scores_of = case(is_faulty)
+    diagnosis = train(tmp_path / "run", model, loss_of, scores_of=scores_of, **options)
+    if is_faulty:
+        assert diagnosis.verdict.code == code, str(diagnosis)
+        assert diagnosis.verdict.severity in ("error", "warning")
+        assert diagnosis.verdict.remedy
+        assert diagnosis.verdict.falsified_by
+    else:
+        assert not [one for one in diagnosis if one.severity != "note" or one.code == code], str(diagnosis)
+
+
+def evaluated_in_training_mode(is_faulty):
+    x, y = data()
+    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.2), nn.Linear(32, 2))
+
+    def scores_of(step):
+        model.train(is_faulty)
+        with torch.no_grad():
+            found = (model(x).argmax(1) == y).float().mean().item()
+        model.train()
+        return {"val_accuracy": found}
+
+    return model, lambda step: F.cross_entropy(model(x), y), scores_of
+
+
+class Dropping(nn.Module):
+    """Dropout that is told the mode, or not."""
+
+    def __init__(self, is_told):
+        super().__init__()
+        self.first, self.last, self.is_told = nn.Linear(8, 32), nn.Linear(32, 2), is_told
+
+    def forward(self, x):
+        return self.last(F.dropout(self.first(x).relu(), 0.2, training=self.training or not self.is_told))
+
+
+def dropout_in_evaluation(is_faulty):
+    (x, y), model = data(), Dropping(not is_faulty)
+    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {"val_accuracy": accuracy(model, x, y)}
+
+
+def ignored_class(is_faulty):
+    x, y = torch.randn(240, 8), torch.arange(240) % 3
+    x, model = x + 2 * F.one_hot(y, 8), mlp(3)
+    ignored = 1 if is_faulty else -100
+
+    def loss_of(step):
+        return F.cross_entropy(model(x), y, ignore_index=ignored)
+
+    return model, loss_of, lambda step: {"val_accuracy": accuracy(model, x, y)}
+
+
+def rows_shuffled(is_faulty):
+    """Features in another order than the labels, learned by heart."""
+    x, y = torch.randn(120, 32), torch.arange(120) % 2
+    x = x + 2 * F.one_hot(y, 32)
+    x = x[torch.randperm(120)] if is_faulty else x
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2))
+
+    def scores_of(step):
+        return {"train_accuracy": accuracy(model, x[:60], y[:60]), "val_accuracy": accuracy(model, x[60:], y[60:])}
+
+    return model, lambda step: F.cross_entropy(model(x[:60]), y[:60]), scores_of
+
+
+NOTES = {
+    evaluated_in_training_mode: ("evaluation-in-training-mode", "in training mode: dropout stays on"),
+    dropout_in_evaluation: ("evaluation-random", "though all of its modules are in evaluation mode"),
+    ignored_class: ("class-ignored", "class 1 (ignore_index=1)"),
+    rows_shuffled: ("overfitting", "in another order than the nodes"),
+}
+
+
+@pytest.mark.parametrize("is_faulty", [True, False], ids=["faulty", "repaired"])
+@pytest.mark.parametrize("case", NOTES)
+def test_what_may_be_meant_is_a_note(tmp_path, case, is_faulty):
+    torch.manual_seed(0)
+    code, says = NOTES[case]
+    model, loss_of, scores_of = case(is_faulty)
+    diagnosis = train(tmp_path / "run", model, loss_of, scores_of=scores_of)
+    found = [one for one in diagnosis if one.code == code and says in one.text]
+    assert [one.severity for one in found] == ["note"] * is_faulty, str(diagnosis)
+    assert not [one for one in diagnosis if one.severity != "note"], str(diagnosis)

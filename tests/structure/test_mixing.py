@@ -1,0 +1,91 @@
+"""Whether the output of one example depends on the inputs of others, against what the models are made of."""
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GCNConv, GraphNorm, global_mean_pool
+
+from gatdiag.structure.mixing import find_mixing
+
+X = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+SEQUENCES = torch.randn(10, 6, 4, generator=torch.Generator().manual_seed(0))
+EDGES = torch.stack([torch.arange(10), torch.arange(10).view(2, 5).roll(1, 1).flatten()])  # two rings of five nodes
+BATCH = torch.arange(2).repeat_interleave(5)
+
+
+class Calls(nn.Module):
+    """A linear layer, and a function of its output."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+class Graphs(nn.Module):
+    """A convolution, a normalization, and a mean over each graph."""
+
+    def __init__(self, is_told_graphs):
+        super().__init__()
+        self.conv, self.norm, self.is_told_graphs = GCNConv(4, 4), GraphNorm(4), is_told_graphs
+
+    def forward(self, x, edge_index, batch):
+        x = self.norm(self.conv(x, edge_index), batch if self.is_told_graphs else None)
+        return global_mean_pool(x, batch)
+
+
+class Attention(nn.Module):
+    def __init__(self, *, batch_first):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=batch_first)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0].mean(1)
+
+
+MIXING = {
+    "softmax over the batch": (lambda: Calls(lambda h: h.softmax(0)), (X,), "rows"),
+    "centered over the batch": (lambda: Calls(lambda h: h - h.mean(0)), (X,), "rows"),
+    "attention along the batch": (lambda: Attention(batch_first=False), (SEQUENCES,), "rows"),
+    "graphs normalized together": (lambda: Graphs(is_told_graphs=False), (X, EDGES, BATCH), "graphs"),
+}
+SEPARATE = {
+    "softmax over the classes": (lambda: Calls(lambda h: h.softmax(-1)), (X,)),
+    "batch normalization": (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), (X,)),
+    "attention along sequences": (lambda: Attention(batch_first=True), (SEQUENCES,)),
+    "graphs normalized one by one": (lambda: Graphs(is_told_graphs=True), (X, EDGES, BATCH)),
+}
+
+
+def mixing(make, args):
+    torch.manual_seed(0)
+    return find_mixing(make().eval(), args, {})
+
+
+@pytest.mark.parametrize("case", MIXING)
+def test_the_gradient_shows_what_is_computed_over_examples(case):
+    make, args, others = MIXING[case]
+    found = mixing(make, args)
+    assert found["share"] > 0.01
+    assert found["others"] == others
+    assert bool(found["sequence_first"]) == ("attention" in case)
+
+
+@pytest.mark.parametrize("case", SEPARATE)
+def test_examples_that_are_computed_one_by_one_do_not_mix(case):
+    make, args = SEPARATE[case]
+    assert mixing(make, args)["share"] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "args"),
+    [
+        (lambda: GCNConv(4, 4), (X, EDGES)),  # one graph
+        (lambda: nn.TransformerEncoderLayer(4, 2, 8), (X,)),  # one sequence
+        (lambda: nn.LSTM(4, 4), (torch.randn(10, 10, 4),)),  # time or examples first
+    ],
+)
+def test_of_rows_that_may_be_parts_of_one_example_nothing_is_said(make, args):
+    assert mixing(make, args) is None

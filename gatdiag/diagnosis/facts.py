@@ -226,6 +226,30 @@ class Facts:
         return float(output.get("implied_variance", math.nan))
 
     @cached_property
+    def summed_rows(self) -> float:
+        """What the loss is times the mean over its rows, as dL/dout shows: their number for a sum; 1 if not known."""
+        if self.signals.get("has_scaled_loss"):
+            return 1.0
+        output = self.output
+        if (scale := output.get("loss_scale")) is not None:
+            return float(scale)
+        count, implied, step = (
+            output.get("implied_entries", 0),
+            output.get("implied_mse"),
+            output.get("implied_step", -1),
+        )
+        if implied is None or step not in self.loss.index:
+            return 1.0
+        return float(count) if math.isclose(self.loss[step] * count, implied, rel_tol=1e-2) else 1.0
+
+    @cached_property
+    def undivided_passes(self) -> float:
+        """Number of backward passes for each step whose gradients are added up, each that of a mean; else 1."""
+        loop = self.signals.get("loop") or {}
+        passes = loop.get("backward_passes", 0) / max(1, loop.get("recorded_steps", 0))
+        return max(1.0, passes) if self.summed_rows > 0.9 and not self.has_several_optimizers else 1.0
+
+    @cached_property
     def baseline_loss(self) -> float:
         """The first loss or that of the best constant prediction, whichever is lower."""
         known = [value for value in (self.first_loss, self.chance_loss) if math.isfinite(value) and value > 0]

@@ -198,6 +198,8 @@ def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
     damping = 1 - facts.setting("momentum")
     by_norm = remedy.USUAL_STEP * damping / first_step if first_step > remedy.USUAL_STEP * damping else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
+    if facts.is_adam and first_step > limit("step-replaces"):
+        over = math.nan  # the norm of its steps is known, and the slope so far away says nothing about shorter ones
     known = [one for one in (by_norm, 1 / over) if math.isfinite(one)]
     if not known:
         return min(0.1 * lr, _GUESS), "# a first guess, as no step was recorded that bounds it"
@@ -230,7 +232,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         return _NOT_RECORDED
     if facts.state in ("trained", "unknown"):
         return None if facts.state == "trained" else "it needs a loss over at least 20 steps"
-    if found := _swamped_by_eps(facts):
+    if found := _zero_rate(facts) or _swamped_by_eps(facts):
         return found
     ratio = median(facts.step_ratios)
     over = facts.early_overshoot  # NaN if it was not recorded: then comparisons are False
@@ -263,6 +265,25 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         steps=(0, facts.step_count - 1),
         remedy=fix,
         falsified_by=f"With {instead} the loss does not fall faster.",
+    )
+
+
+def _zero_rate(facts: Facts) -> Finding | None:
+    """The learning rate itself is zero, not what a schedule makes of it."""
+    rates = facts.steps_column("learning_rate")
+    if not len(rates) or largest(rates) > 0:
+        return None
+    better = remedy.round_to_one_digit(remedy.USUAL_STEP / remedy.first_step_by_gradient(facts, 1.0))
+    settings = remedy.describe_optimizer(facts, lr=better)
+    return facts.finding(
+        "lr-too-small",
+        "The learning rate is zero at every step, so that no step moves any weight.",
+        Evidence("largest learning rate", 0.0),
+        title="The learning rate is zero",
+        threshold="Exact: no threshold.",
+        steps=(0, facts.step_count - 1),
+        remedy=Remedy(Action("setting", {"name": "lr", "value": better, "optimizer": settings})),
+        falsified_by="Some parameter changes in a step.",
     )
 
 

@@ -97,7 +97,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"lr": 500.0}, layer="gcn", depth=2, **SGD),
         row({"lr": 1e8}, layer="sage", depth=3, **SGD),
         row({"lr": 500.0}, layer="gatv2", depth=2),
-        row({"optimizer": "heavy momentum"}, layer="gcn", depth=3, **by("momentum", 0.1)),
+        row({"optimizer": "heavy momentum"}, layer="gcn", depth=3, batch=20, **by("momentum", 0.1)),
         row({"loss": "summed"}, layer="sage", depth=3, **SGD),
         row({"accumulates": 16}, layer="gcn", depth=3, batch=40, **by("SGD", 1.0)),
     ),
@@ -113,7 +113,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"lr": 1e-6}, layer="gcn", depth=16, **RESIDUAL),
         row({"lr": 1e-7}, layer="gcn", depth=3, task="links", lr=0.005, steps=150),
         row({"eps": 1.0}, layer="gcn", depth=3),
-        row({"eps": 0.1}, layer="sage", depth=3, lr=0.003, task="regression", steps=150),
+        row({"eps": 0.1}, layer="gatv2", depth=3, lr=0.002),
         row({"lr": 0.0}, layer="gatv2", depth=2),
     ),
     "parameters-not-in-optimizer": (

@@ -64,8 +64,8 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"lr": 20.0}, layer="cheb", depth=3, graph="tree", **by("Nesterov", 0.05)),
         row({"lr": 10.0}, layer="gin", depth=3, task="graphs", nodes=300, norm="batch", **SLOW),
         row({"lr": 1e8}, layer="cheb", depth=3, graph="grid", **SLOW),
-        row({"lr": 500.0}, layer="tag", depth=2, graph="tree", **by("RMSprop", 0.003)),
-        row({"optimizer": "heavy momentum"}, layer="cheb", depth=3, graph="small world", **by("momentum", 0.05)),
+        row({"lr": 500.0}, layer="cheb", depth=3, graph="tree", task="regression", optimizer="AdamW"),
+        row({"optimizer": "heavy momentum"}, layer="gat-4", depth=3, graph="small world", **by("momentum", 0.1)),
         row({"loss": "summed"}, layer="tag", depth=3, graph="preferential", **SLOW),
     ),
     "lr-too-small": (

@@ -132,6 +132,7 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
     falsified_by="No id() of a parameter is in the param_groups of both optimizers.",
     needs_training=True,
     is_independent=True,
+    limits={"turns": Limit(10, "times that another optimizer took the step: fewer are phases of a training")},
 )
 def check_shared(facts: Facts) -> Finding | str | None:
     """Optimizers that take turns, of which one holds all parameters of another and more.
@@ -144,23 +145,24 @@ def check_shared(facts: Facts) -> Finding | str | None:
         return _NOT_SEEN
     held = [{name for group in one["groups"] for name in group.get("parameters") or []}
             for one in facts.run.meta["optimizers"]]  # fmt: skip
-    pairs = [(one, other) for one in held for other in held if one is not other and other and other <= one]
-    if not pairs or not loop.get("turns") or facts.state == "trained":
+    pairs = [(one, other) for one in held for other in held if other and other < one]
+    if not pairs or loop.get("turns", 0) < limit("turns") or facts.state == "trained":
         return None
     larger, smaller = pairs[0]
     shared, own = sorted(smaller), sorted(larger - smaller)
     kinds = [one["class"] for one in facts.run.meta["optimizers"]]
-    rest = f", beside {join_names(map(short, own), 3)}" if own else ""
+    kind = kinds[held.index(larger)]
     keep = "[p for name, p in model.named_parameters() if name in names]"
     return facts.finding(
         "optimizers-share-parameters",
-        f"Of optimizers that take turns ({', '.join(kinds)}), one holds the {len(shared)} parameters of another"
-        f"{rest}: {join_names(map(short, shared), 3)}. Its steps, for its own loss, move them, too.",
+        f"Of optimizers that take turns ({', '.join(kinds)}), one holds the {len(shared)} parameters of another, "
+        f"beside {join_names(map(short, own), 3)}: {join_names(map(short, shared), 3)}. Its steps, for its own loss, "
+        "move them, too.",
         Evidence("parameters in two optimizers", len(shared), "parameters"),
-        threshold="Flagged from the first parameter on.",
+        threshold=f"Flagged from the first parameter on, and from {threshold_text('turns')}.",
         severity="warning",
         parameters=tuple(shared),
         remedy=Remedy(
-            f"names = {own or shared}\noptimizer = torch.optim.{kinds[0]}({keep})  # of the larger one: only its own"
+            f"names = {own}\noptimizer = torch.optim.{kind}({keep})  # in place of the larger one: only its own"
         ),
     )

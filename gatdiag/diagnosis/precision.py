@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.depth import check_vanishing
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
@@ -34,8 +35,9 @@ _SCALE: Final = (
     is_independent=True,
     limits={
         "unmoved": Limit(0.5, "share of the weights with a gradient that a step leaves as they were, to the bit"),
-        "too-small": Limit(0.9, "share of the entries of gradients that are below what float16 holds in full"),
-        "small-slope": Limit(1e-3, "largest entry of dL/dout, if all gradients are zero: what is behind it is smaller"),
+        "too-small": Limit(0.9, "share of the gradients' entries but zeros, too small for float16 to hold in full"),
+        "small-slope": Limit(1e-3, "largest entry of dL/dout: what is behind it is smaller"),
+        "no-slope": Limit(1e-6, "the same, if all gradients are zero: float16 has few numbers below it"),
     },
     borrowed=("pace",),
 )
@@ -108,8 +110,8 @@ def _lost_gradients(facts: Facts, known: dict[str, Any]) -> Finding | None:
     if not is_half or facts.signals.get("has_scaled_loss") or not count or facts.state not in ("failing", "partly"):
         return None
     slope, are_all_zero = known["largest_output_gradient"], zero == count
-    small = slope < limit("small-slope") if are_all_zero else (zero + tiny) / count >= limit("too-small") and tiny
-    if not small or not slope > 0:
+    is_small = 0 < slope < limit("no-slope" if are_all_zero else "small-slope")
+    if not is_small or tiny < limit("too-small") * (count - zero) or isinstance(check_vanishing(facts), Finding):
         return None
     return facts.finding(
         "precision-underflow",
@@ -118,7 +120,7 @@ def _lost_gradients(facts: Facts, known: dict[str, Any]) -> Finding | None:
         f"{number(slope)}.",
         Evidence("share of the entries of gradients below the range of float16", (zero + tiny) / count),
         Evidence("largest entry of dL/dout", slope),
-        threshold=f"Flagged from {threshold_text('too-small')}, or below {threshold_text('small-slope')}.",
+        threshold=f"Flagged from {threshold_text('too-small')}, and below {threshold_text('small-slope', 'no-slope')}.",
         title="Gradients vanish in half precision",
         steps=(0, facts.step_count - 1),
         remedy=_in_single_precision(facts) if known["parameters"] else Remedy(_SCALE),

@@ -41,10 +41,10 @@ def use_adam(facts: Facts) -> Action:
 
 
 def initial_learning_rate(facts: Facts) -> float:
-    """The learning rate at the start; NaN if it is not known."""
+    """The first learning rate that is not zero; NaN if none is known."""
     rates = facts.steps_column("learning_rate")
     if len(rates):
-        return float(rates[0])
+        return float(next(iter(rates[rates > 0]), 0.0))
     return next((float(group["lr"]) for group in facts.groups if isinstance(group.get("lr"), int | float)), math.nan)
 
 
@@ -73,7 +73,7 @@ def room_for_larger_steps(facts: Facts, part: slice) -> float:
 
 def change_learning_rate(facts: Facts, lr: float, why: str = "") -> Remedy:
     """Another learning rate. The action scales that of all groups, so that schedules and their ratios stay."""
-    factor = lr / initial_learning_rate(facts)
+    factor = lr / (initial_learning_rate(facts) or math.nan)
     if not (math.isfinite(factor) and factor > 0):
         return Remedy(f"{optimizer_line(facts, lr=lr)}  # {REPLACES}", why)
     return Remedy(Action("learning_rate", {"factor": factor, "optimizer": describe_optimizer(facts, lr=lr)}), why)

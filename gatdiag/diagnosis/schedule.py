@@ -1,7 +1,8 @@
 """Schedules that end a training: the learning rate vanishes, or never rises, while the loss could still fall."""
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -59,8 +60,9 @@ class _Schedule(NamedTuple):
         "cut-off": Limit(
             0.5, "of the last loss: it would be gone at the pace at which it fell while the rate was there"
         ),
-        "raised": Limit(0.1, "of the last rate: where a warm-up begins"),
+        "raised": Limit(0.1, "of the last rate: where a warm-up begins; or of the rate that it leads to: where it is"),
     },
+    borrowed=("path",),
 )
 def check_schedule(facts: Facts) -> Finding | str | None:
     """A rate that is negligible in most of the training, or a warm-up that has not ended, and a loss that still fell.
@@ -87,31 +89,34 @@ def _schedule(facts: Facts) -> _Schedule | None:
     if not rates.size or facts.step_count < limit("steps"):
         return None
     steps = frame["step"].to_numpy(float)
-    top, groups = rates.max(axis=0), facts.groups if len(facts.groups) == rates.shape[1] else [{}] * rates.shape[1]
-    is_rising = all(_rises(each) for each in rates.T)
-    meant = np.array([_meant(group, high, is_rising) for group, high in zip(groups, top, strict=True)])
+    groups = facts.groups if len(facts.groups) == rates.shape[1] else [{}] * rates.shape[1]
+    top, kept = rates.max(axis=0), np.array([_kept(group) for group in groups])
+    is_rising = all(_rises(each, known) for each, known in zip(rates.T, kept, strict=True))
+    meant = np.where((top > 0) & (not is_rising), top, np.maximum(top, kept))
     if not (meant > 0).any():
         return None
     relative = (rates[:, meant > 0] / meant[meant > 0]).max(axis=1)
     return _Schedule(steps, np.diff(steps, append=steps[-1] + 1), relative, meant.tolist(), is_rising)
 
 
-def _rises(rates: Floats) -> bool:
-    """It has risen from little to its largest value, at the end, and never fell."""
-    is_last = rates[-1] > 0 and rates[-1] >= rates.max() and rates[-1] > rates[int(0.8 * len(rates))]
-    return bool(is_last and rates[0] < limit("raised") * rates[-1] and (np.diff(rates) >= -1e-9 * rates[-1]).all())
+def _rises(rates: Floats, kept: float) -> bool:
+    """It is at its largest at the end, never fell, and has risen from little or is still little."""
+    is_last = rates[-1] > 0 and rates[-1] > rates[int(0.8 * len(rates))]
+    is_little = rates[0] < limit("raised") * rates[-1] or rates[-1] < limit("raised") * kept
+    return bool(is_last and is_little and (np.diff(rates) >= -1e-9 * rates[-1]).all())
 
 
-def _meant(group: dict[str, float], top: float, is_rising: bool) -> float:
-    """The rate that a schedule scales, where it has not come to be used: schedulers of torch keep it in the group."""
-    known = [float(group[name]) for name in ("initial_lr", "max_lr") if isinstance(group.get(name), int | float)]
-    return max([top, *known]) if is_rising or top == 0 else top
+def _kept(group: Mapping[str, Any]) -> float:
+    """The rate that a scheduler of torch scales or rises to, which it keeps in the group; 0 without one."""
+    return max(
+        [float(group[name]) for name in ("initial_lr", "max_lr") if isinstance(group.get(name), int | float)] or [0]
+    )
 
 
 def _was_cut_off(facts: Facts, schedule: _Schedule) -> bool:
     """The steps that were made are too few to train with, or made the loss fall at a pace that promised more."""
     full = schedule.full_steps
-    if full < limit("full-steps"):
+    if full < limit("full-steps") or (schedule.is_rising and facts.path < limit("path")):
         return True
     done = np.interp(facts.loss.index.to_numpy(float), schedule.steps, np.cumsum(schedule.widths * schedule.relative))
     losses = facts.loss.to_numpy(float)

@@ -7,7 +7,8 @@ string: the reason why the check could not be made.
     messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
     targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
     registration     tensors that look like weights and are no parameters
-    loop             no optimizer steps, an optimizer that is made anew
+    loop             no optimizer steps, an optimizer that is made anew, parameters in two of them, overwritten weights
+    precision        steps and gradients that half precision rounds to zero
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
     slope            where the slope ends, if all gradients are zero
@@ -16,6 +17,7 @@ string: the reason why the check could not be made.
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
     units            dead units, no activation, dropout, saturated attention
     rates            learning rate, clipping, weight decay
+    schedule         a learning rate that vanishes, or never rises
     non_finite       the operation that returned the first NaN or infinity
     laws             laws that the gradients violate, and how far the optimizer moved c
     generalization   overfitting
@@ -61,8 +63,10 @@ from gatdiag.diagnosis import (
     non_finite,
     normalization,
     output,
+    precision,
     rates,
     registration,
+    schedule,
     symptoms,
     targets,
     units,
@@ -106,8 +110,8 @@ __all__ = [
 ]
 
 MODULES: Final = (
-    inputs, targets, messages, loop, wiring, registration, output, initialization, depth, units, rates, non_finite,
-    laws, generalization, normalization, evaluation, classes, symptoms,
+    inputs, targets, messages, loop, precision, wiring, registration, output, initialization, depth, units, rates,
+    schedule, non_finite, laws, generalization, normalization, evaluation, classes, symptoms,
 )  # fmt: skip
 """The files whose checks are known without an entry point."""
 

@@ -199,7 +199,7 @@ class Facts:
         labels = np.asarray(self.output.get("labels") or [], float)
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
-            return float(-(share * np.log(share)).sum())
+            return float(-(share * np.log(share)).sum()) * self.loss_unit
         if (variance := self.target_variance) > 0:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
@@ -229,6 +229,39 @@ class Facts:
         return float(output.get("implied_variance", math.nan))
 
     @cached_property
+    def summed_rows(self) -> float:
+        """What the loss is times the mean over its rows, as dL/dout shows: their number for a sum; 1 if not known."""
+        if self.signals.get("has_scaled_loss"):
+            return 1.0
+        output = self.output
+        if (scale := output.get("loss_scale")) is not None:
+            return float(scale)
+        count, implied, step = (
+            output.get("implied_entries", 0),
+            output.get("implied_mse"),
+            output.get("implied_step", -1),
+        )
+        if implied is None or step not in self.loss.index:
+            return 1.0
+        return float(count) if math.isclose(self.loss[step] * count, implied, rel_tol=1e-2) else 1.0
+
+    @cached_property
+    def loss_unit(self) -> float:
+        """What the logged loss is times the mean cross-entropy: the number of rows for a sum; 1 if it is not known."""
+        first = float(self.output.get("first_cross_entropy", math.nan))
+        known = (self.summed_rows, self.summed_rows * self.undivided_passes)
+        return next(
+            (unit for unit in known if math.isclose(self.first_loss, first * unit, rel_tol=limit("same-loss"))), 1.0
+        )
+
+    @cached_property
+    def undivided_passes(self) -> float:
+        """Number of backward passes for each step whose gradients are added up, each that of a mean; else 1."""
+        loop = self.signals.get("loop") or {}
+        passes = loop.get("backward_passes", 0) / max(1, loop.get("recorded_steps", 0))
+        return max(1.0, passes) if self.summed_rows > 0.9 and not self.has_several_optimizers else 1.0
+
+    @cached_property
     def baseline_loss(self) -> float:
         """The first loss or that of the best constant prediction, whichever is lower."""
         known = [value for value in (self.first_loss, self.chance_loss) if math.isfinite(value) and value > 0]
@@ -250,7 +283,7 @@ class Facts:
 
         NaN unless the loss is the cross-entropy that its gradient shows, not a part of it.
         """
-        first = float(self.output.get("first_cross_entropy", math.inf))
+        first = float(self.output.get("first_cross_entropy", math.inf)) * self.loss_unit
         was_trained = first <= (1 - limit("trained")) * self.chance_loss and math.isclose(
             self.first_loss, first, rel_tol=limit("same-loss")
         )

@@ -80,7 +80,7 @@ class Remedy:
     @property
     def code(self) -> str:
         """What the user pastes."""
-        return "\n".join(fix.code for fix in self.fixes)
+        return "\n".join(dict.fromkeys(fix.code for fix in self.fixes))  # several may be settings of one optimizer
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -187,6 +187,19 @@ def _replace_non_finite(names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _constant_rate(value: float, rates: Sequence[float] = ()) -> str:
+    where = "  # after scheduler.step(), or instead of the scheduler"
+    if rates:
+        known = ", ".join(map(_literal, rates))
+        return f"for group, rate in zip(optimizer.param_groups, [{known}]):\n    group['lr'] = rate{where}"
+    return f"for group in optimizer.param_groups:\n    group['lr'] = {value:g}{where}"
+
+
+def _single_precision(inputs: Sequence[str] = ()) -> str:
+    given = [f"{of} = {of}.float()" for of in map(_where_input_is, inputs)]
+    return "\n".join(["model = model.float()  # before the optimizer is created", *given])
+
+
 def _where_input_is(name: str) -> str:
     """An input by the name of the forward pass's argument; PyG's data hold features and edges under these names."""
     return f"data.{name}" if name in ("x", "edge_attr", "edge_weight", "pos") else name
@@ -208,12 +221,13 @@ _PRINTED: Final[Mapping[str, Callable[..., str]]] = {
         f"{optimizer_code(optimizer)}  # {REPLACES}" if optimizer else f"# in the optimizer: weight_decay={value:g}"
     ),
     "adam": lambda lr, weight_decay=0.0, optimizer=None: f"{optimizer_code(optimizer)}  # {REPLACES}",
-    "constant_rate": lambda value: (
-        f"for group in optimizer.param_groups:\n    group['lr'] = {value:g}  # after scheduler.step(), or instead of "
-        "the scheduler"
+    "constant_rate": _constant_rate,
+    "setting": lambda name, value, optimizer=None: (
+        f"{optimizer_code(optimizer)}  # {REPLACES}" if optimizer else (f"# in the optimizer: {name}={_literal(value)}")
     ),
     "replace_batch_norms": _replace_batch_norms,
     "norm_momentum": _norm_momentum,
+    "single_precision": _single_precision,
     "standardize_inputs": _standardize,
     "replace_non_finite_inputs": _replace_non_finite,
 }

@@ -1,10 +1,11 @@
-"""The training loop around the model: no step of an optimizer, and an optimizer that is made anew for each step."""
+"""The training loop around the model: no step, an optimizer made anew, parameters in two, overwritten weights."""
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.names import join_names, short
 
 _NOT_SEEN = "the training loop was not watched"
 
@@ -30,7 +31,7 @@ def check_step(facts: Facts) -> Finding | str | None:
     if facts.is_preflight or facts.is_of_checkpoints or loop is None:
         return _NOT_SEEN
     passes = loop.get("backward_passes", 0)
-    if passes < limit("passes") or loop.get("weights_move"):
+    if passes < limit("passes") or loop["recorded_steps"] or loop.get("weights_move"):
         return None
     return facts.finding(
         "no-step",
@@ -74,4 +75,94 @@ def check_recreated(facts: Facts) -> Finding | str | None:
         Evidence("share of the steps that a new optimizer makes", share),
         threshold=f"Flagged above {threshold_text('new-optimizers')}.",
         remedy=Remedy(f"{remedy.optimizer_line(facts)}  # once, before the loop"),
+    )
+
+
+@cause(
+    "weights-overwritten",
+    "Weights are overwritten between steps",
+    rank=32,
+    why="what steps have moved is undone by something else",
+    figure="training_curves",
+    falsified_by="Every parameter before a step equals, to the bit, what the step before left.",
+    remedy=Remedy(
+        "# look for what writes weights inside of the loop: load_state_dict, copy_, reset_parameters, an average of\n"
+        "# weights or a target network; do it once, before the loop, or to a copy:\n"
+        "averaged = torch.optim.swa_utils.AveragedModel(model)  # averaged.update_parameters(model) leaves model alone"
+    ),
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "undone": Limit(2, "times: once may be a checkpoint that is loaded after a first step"),
+        "lately": Limit(0.5, "of the training, after which it was done last: else there was time to learn it again"),
+    },
+)
+def check_overwritten(facts: Facts) -> Finding | str | None:
+    """Weights before a step that are not those which the step before left, but earlier or fresh ones.
+
+    Weights that are clipped, normalized, pruned or averaged a little are none, nor is an average that is swapped in for
+    evaluation and back.
+    """
+    loop = facts.signals.get("loop")
+    if facts.is_preflight or facts.is_of_checkpoints or loop is None:
+        return _NOT_SEEN
+    found = loop.get("overwritten") or {}
+    if found.get("undone", 0) < limit("undone") or facts.state not in ("failing", "partly"):
+        return None
+    if found["last_undone"] < limit("lately") * facts.step_count:
+        return None
+    return facts.finding(
+        "weights-overwritten",
+        f"Between steps something else than an optimizer writes the weights: in {found['undone']:,} of "
+        f"{found['compared']:,} places that were looked at, first before step {found['first_undone']:,}, they were set "
+        "back to earlier values or drawn anew, so what was learned since is lost.",
+        Evidence("times that steps were undone", found["undone"]),
+        Evidence("times that weights changed between steps", found["changed"]),
+        threshold=f"Flagged from {threshold_text('undone')}, the last one after {threshold_text('lately')}.",
+        steps=(found["first_undone"], found["last_undone"]),
+    )
+
+
+@cause(
+    "optimizers-share-parameters",
+    "Two optimizers hold the same parameters",
+    rank=34,
+    why="a step for one loss undoes what a step for the other did",
+    figure="training_curves",
+    falsified_by="No id() of a parameter is in the param_groups of both optimizers.",
+    needs_training=True,
+    is_independent=True,
+    limits={"turns": Limit(10, "times that another optimizer took the step: fewer are phases of a training")},
+)
+def check_shared(facts: Facts) -> Finding | str | None:
+    """Optimizers that take turns, of which one holds all parameters of another and more.
+
+    As of a generator, whose optimizer holds the discriminator, too. Optimizers that share an encoder, and have a head
+    each, are none.
+    """
+    loop = facts.signals.get("loop")
+    if facts.is_preflight or facts.is_of_checkpoints or loop is None:
+        return _NOT_SEEN
+    held = [{name for group in one["groups"] for name in group.get("parameters") or []}
+            for one in facts.run.meta["optimizers"]]  # fmt: skip
+    pairs = [(one, other) for one in held for other in held if other and other < one]
+    if not pairs or loop.get("turns", 0) < limit("turns") or facts.state == "trained":
+        return None
+    larger, smaller = pairs[0]
+    shared, own = sorted(smaller), sorted(larger - smaller)
+    kinds = [one["class"] for one in facts.run.meta["optimizers"]]
+    kind = kinds[held.index(larger)]
+    keep = "[p for name, p in model.named_parameters() if name in names]"
+    return facts.finding(
+        "optimizers-share-parameters",
+        f"Of optimizers that take turns ({', '.join(kinds)}), one holds the {len(shared)} parameters of another, "
+        f"beside {join_names(map(short, own), 3)}: {join_names(map(short, shared), 3)}. Its steps, for its own loss, "
+        "move them, too.",
+        Evidence("parameters in two optimizers", len(shared), "parameters"),
+        threshold=f"Flagged from the first parameter on, and from {threshold_text('turns')}.",
+        severity="warning",
+        parameters=tuple(shared),
+        remedy=Remedy(
+            f"names = {own}\noptimizer = torch.optim.{kind}({keep})  # in place of the larger one: only its own"
+        ),
     )

@@ -24,8 +24,8 @@ declare_limits(
 )
 
 _EARLY: Final = 20  # steps
-_USUAL: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
 _MOST: Final = 1.0  # largest learning rate that is proposed in place of a smaller one
+_USUAL_MOMENTUM: Final = 0.9
 _GUESS: Final = 0.01  # learning rate that is proposed where nothing bounds it
 _LEAST: Final = 1e-3  # the same, lower bound for a learning rate proposed in place of a larger one
 _NO_OVERSHOOT: Final = "overshoot was not recorded, which needs recorded steps in a row on the same batch"
@@ -50,6 +50,9 @@ _NOT_RECORDED = "no update ratio was recorded"
             "and no early step replaced the weights",
         ),
         "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
+        "momentum": Limit(0.99, "of SGD: 100 gradients are added up; usual is 0.9"),
+        "grown": Limit(10, "times the first step is the longest one; at 0.9 healthy runs up to 20, at 0.999 faulty 22"),
+        "sum": Limit(4, "times the gradient of a mean over rows and micro-batches"),
     },
     borrowed=("jump",),
 )
@@ -66,8 +69,8 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     if facts.is_preflight:
         has_jump = _has_early_jump(facts, early, len(hits))
         return _rate_too_large(facts, early, factor, facts.severity) if has_jump else None
-    if facts.state in ("failing", "partly") and _kills_units(facts):
-        return _rate_too_large(facts, early, factor, facts.severity)
+    if found := _lasting_harm(facts, early, factor):
+        return found
     came_back = facts.state == "trained" or (facts.state == "partly" and not early > limit("step-replaces"))
     jump = limit("jump-trained" if came_back else "jump")
     if (facts.is_non_finite or facts.loss_jump > jump) and (len(hits) or early > limit("step-large")):
@@ -79,6 +82,15 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     if swings and facts.state == "failing" and facts.step_count >= limit("sure"):
         return _rate_too_large(facts, early, median(over), "warning")
     return None if len(over) or facts.state == "trained" else f"{_NO_OVERSHOOT}, so only jumps were looked for"
+
+
+def _lasting_harm(facts: Facts, early: float, factor: float) -> Finding | None:
+    """A network that does not train with a momentum near one, or after steps that killed its units."""
+    if facts.state not in ("failing", "partly"):
+        return None
+    return _momentum_near_one(facts) or (
+        _rate_too_large(facts, early, factor, facts.severity) if _kills_units(facts) else None
+    )
 
 
 def _kills_units(facts: Facts) -> bool:
@@ -100,6 +112,39 @@ def _has_early_jump(facts: Facts, early: float, hits: int) -> bool:
     return replaces or (jumps and facts.progress < 0) or (explodes and (hits > 0 or early > limit("step-large")))
 
 
+def _momentum_near_one(facts: Facts) -> Finding | None:
+    """Momentum that makes steps many times longer than the rate, and keeps their direction for longer than is good."""
+    momentum = facts.setting("momentum")
+    if not momentum >= limit("momentum") or facts.is_preflight:
+        return None
+    moved = facts.step_ratios * facts.total_norm  # as weights that run away grow with the steps
+    moved = moved[np.isfinite(moved) & (moved > 0)]
+    grown = largest(moved) / moved[0] if len(moved) else math.nan
+    if not (grown > limit("grown") or facts.is_non_finite):
+        return None
+    lr, times = remedy.initial_learning_rate(facts), 1 / (1 - momentum) if momentum < 1 else math.inf
+    first = remedy.first_step_by_gradient(facts, lr)
+    bound = lr * remedy.USUAL_STEP * (1 - _USUAL_MOMENTUM) / first if first > 0 else lr
+    better = remedy.round_to_one_digit(bound) if bound < lr else lr
+    settings = remedy.describe_optimizer(facts, lr=better, momentum=_USUAL_MOMENTUM)
+    smaller = Action("learning_rate", {"factor": better / lr, "optimizer": settings}) if better < lr else ""
+    return facts.finding(
+        "lr-too-large",
+        f"A momentum of {momentum:g} adds up the gradients of about {times:,.0f} steps: the learning rate of "
+        f"{number(lr)} acts like {number(lr * times)}, and the direction of a step is that of gradients long ago. "
+        f"Steps grew to {number(grown)} times the first one.",
+        Evidence("momentum", momentum),
+        Evidence("norm of the longest step over that of the first", grown),
+        title="The momentum is too close to one",
+        threshold=f"Flagged from {threshold_text('momentum')}, and growth above {threshold_text('grown')}.",
+        steps=(0, facts.step_count - 1),
+        remedy=Remedy(
+            Action("setting", {"name": "momentum", "value": _USUAL_MOMENTUM, "optimizer": settings}), smaller
+        ),
+        falsified_by=f"With a momentum of {_USUAL_MOMENTUM:g} the loss falls no further.",
+    )
+
+
 def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severity) -> Finding:
     lr = remedy.initial_learning_rate(facts)
     better, guess = _smaller_rate(facts, lr)
@@ -109,18 +154,39 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
     elif facts.loss_jump > 1.05:
         effect = f"the loss rose to {number(facts.loss_jump)} times that of a constant prediction or of the first step"
     limits = ("step-replaces", "jump-trained") if facts.is_preflight else ("step-large", "jump")
+    why, instead = _multiple_of_mean(facts, better)
     return facts.finding(
         "lr-too-large",
         f"At a learning rate of {number(lr)} an early step changes the weights by "
-        f"{f'{percent(early)} of' if early < 1 else f'{number(early)} times'} their norm, and {effect}.",
+        f"{f'{percent(early)} of' if early < 1 else f'{number(early)} times'} their norm, and {effect}.{why}",
         Evidence("norm of an early step over norm of the weights, largest", early),
         Evidence("overshoot of these steps, median", factor),
         Evidence("largest loss over that of a constant prediction or of the first step", facts.loss_jump),
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),
-        remedy=remedy.change_learning_rate(facts, better, guess),
+        remedy=Remedy(*remedy.change_learning_rate(facts, better, guess).fixes, instead),
         falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
+    )
+
+
+def _multiple_of_mean(facts: Facts, better: float) -> tuple[str, str]:
+    """Why the gradient is many times that of a mean, and the line that makes it one; "" if it is not.
+
+    The steps of Adam do not depend on it.
+    """
+    rows, passes = facts.summed_rows, facts.undivided_passes
+    if facts.is_adam or rows * passes < limit("sum"):
+        return "", ""
+    rate = f"lr={remedy.round_to_one_digit(better * rows * passes):g}"
+    if rows > passes:
+        return (
+            f" The loss is a sum, not a mean: its gradient is {number(rows)} times as long, and so is a step.",
+            f"# or: loss = loss / {rows:.3g}  # or reduction='mean', with {rate}",
+        )
+    return (
+        f" The gradients of {passes:.3g} backward passes are added up for each step, and not divided by their number.",
+        f"# or: loss = loss / {passes:.3g}  # before each loss.backward(), with {rate}",
     )
 
 
@@ -132,8 +198,10 @@ def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
     """
     first_step = _first_step(facts, lr)
     damping = 1 - facts.setting("momentum")
-    by_norm = _USUAL * damping / first_step if first_step > _USUAL * damping else math.nan
+    by_norm = remedy.USUAL_STEP * damping / first_step if first_step > remedy.USUAL_STEP * damping else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
+    if first_step > limit("step-replaces"):
+        over = math.nan  # the slope so far away says nothing about shorter steps
     known = [one for one in (by_norm, 1 / over) if math.isfinite(one)]
     if not known:
         return min(0.1 * lr, _GUESS), "# a first guess, as no step was recorded that bounds it"
@@ -143,12 +211,7 @@ def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
 def _first_step(facts: Facts, lr: float) -> float:
     """Norm of the first step over that of the weights: as recorded, or else what the first gradient makes of it."""
     recorded = next((ratio for ratio in facts.step_ratios.tolist() if math.isfinite(ratio) and ratio > 0), math.nan)
-    if not len(facts.norms) or not facts.total_norm[0] > 0:
-        return recorded
-    gradient = float(np.sqrt(np.nansum(facts.gradient_norms[0] ** 2)))
-    if facts.is_adam:  # its first step moves each weight by the learning rate
-        gradient = math.sqrt(facts.weight_count) * (gradient > 0)
-    predicted = lr * gradient / float(facts.total_norm[0])
+    predicted = remedy.first_step_by_gradient(facts, lr)
     return max((value for value in (recorded, predicted) if math.isfinite(value)), default=math.nan)
 
 
@@ -163,7 +226,7 @@ def _first_step(facts: Facts, lr: float) -> float:
     limits={
         "path": Limit(0.3, "sum of step norms over weight norms; healthy runs 0.086 to 5.3, faulty runs 7e-4 to 0.1"),
         "pace": Limit(2e-4, "norm of a step over norm of the weights, mean over the run"),
-        "faded": Limit(1e-2, "of the largest learning rate in most of the run"),
+        "eps": Limit(3, "times the root mean square of the gradient; a usual eps is far below it"),
     },
 )
 def check_too_small(facts: Facts) -> Finding | str | None:
@@ -172,8 +235,8 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         return _NOT_RECORDED
     if facts.state in ("trained", "unknown"):
         return None if facts.state == "trained" else "it needs a loss over at least 20 steps"
-    if (early_decay := _early_decay(facts)) is not None:
-        return early_decay
+    if found := _zero_rate(facts) or _swamped_by_eps(facts):
+        return found
     ratio = median(facts.step_ratios)
     over = facts.early_overshoot  # NaN if it was not recorded: then comparisons are False
     path = float(facts.step_ratios[np.isfinite(facts.step_ratios)].mean()) * facts.step_count
@@ -186,7 +249,7 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     lr = remedy.initial_learning_rate(facts)
     # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
-    better = remedy.round_to_one_digit(lr * max(10.0, min(_USUAL / ratio, room)))
+    better = remedy.round_to_one_digit(lr * max(10.0, min(remedy.USUAL_STEP / ratio, room)))
     fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     if better > _MOST and not facts.is_adam:
         fix, instead = Remedy(remedy.use_adam(facts)), "Adam"
@@ -194,10 +257,6 @@ def check_too_small(facts: Facts) -> Finding | str | None:
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
         )
-    eps = facts.setting("eps") if facts.is_adam else 0.0
-    if eps > USUAL_EPS and eps > (size := _gradient_rms(facts)):
-        remark = f" Adam's eps of {number(eps)} outweighs the typical gradient of a weight, {number(size)}."
-        fix = Remedy(*fix.fixes, f"# or keep the learning rate and set eps={USUAL_EPS:g}")
     return facts.finding(
         "lr-too-small",
         f"At a learning rate of {number(lr)} a step changes the weights by {number(ratio)} of their norm, and all "
@@ -212,29 +271,60 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     )
 
 
+def _zero_rate(facts: Facts) -> Finding | None:
+    """The learning rate itself is zero, not what a schedule makes of it."""
+    rates = facts.steps_column("learning_rate")
+    if not len(rates) or largest(rates) > 0:
+        return None
+    better = remedy.round_to_one_digit(remedy.USUAL_STEP / remedy.first_step_by_gradient(facts, 1.0))
+    settings = remedy.describe_optimizer(facts, lr=better)
+    return facts.finding(
+        "lr-too-small",
+        "The learning rate is zero at every step, so that no step moves any weight.",
+        Evidence("largest learning rate", 0.0),
+        title="The learning rate is zero",
+        threshold="Exact: no threshold.",
+        steps=(0, facts.step_count - 1),
+        remedy=Remedy(Action("setting", {"name": "lr", "value": better, "optimizer": settings})),
+        falsified_by="Some parameter changes in a step.",
+    )
+
+
+def _swamped_by_eps(facts: Facts) -> Finding | None:
+    """Adam's eps is far above the gradients, so that each step is shorter by the factor between the two."""
+    eps, size = facts.setting("eps") if facts.is_adam else 0.0, _gradient_rms(facts)
+    if not eps > limit("eps") * size > 0 or facts.step_count < limit("steps") or _goes_past(facts):
+        return None
+    lr = remedy.initial_learning_rate(facts)
+    first = remedy.first_step_by_gradient(facts, lr)
+    better = remedy.round_to_one_digit(lr * remedy.USUAL_STEP / first) if first > limit("step-large") else lr
+    settings = remedy.describe_optimizer(facts, eps=USUAL_EPS, **({"lr": better} if better < lr else {}))
+    smaller = Action("learning_rate", {"factor": better / lr, "optimizer": settings}) if better < lr else ""
+    return facts.finding(
+        "lr-too-small",
+        f"Adam divides by the size of the gradient plus eps, and its eps of {number(eps)} is {number(eps / size)} "
+        f"times the typical gradient of a weight, {number(size)}: each step is shorter by about that factor, and all "
+        f"{facts.step_count:,} steps together move the weights by {number(facts.path)} of their norm.",
+        Evidence("eps over the typical gradient of a weight", eps / size),
+        Evidence("sum over all steps of norm of the step over norm of the weights", facts.path),
+        Evidence("overshoot, median", median(facts.overshoot)),
+        title="Adam's eps swamps the gradients",
+        threshold=f"Flagged above {threshold_text('eps')}.",
+        severity=facts.severity if facts.step_count >= limit("sure") else "warning",
+        steps=(0, facts.step_count - 1),
+        remedy=Remedy(Action("setting", {"name": "eps", "value": USUAL_EPS, "optimizer": settings}), smaller),
+        falsified_by=f"With eps={USUAL_EPS:g} the loss does not fall faster.",
+    )
+
+
+def _goes_past(facts: Facts) -> bool:
+    """Steps come near the minimum along them, so that longer ones would not help."""
+    return abs(median(facts.overshoot)) > limit("stiff")
+
+
 def _gradient_rms(facts: Facts) -> float:
     """Root mean square of the gradient over all weights, median over the steps."""
     return median(facts.steps_column("gradient_norm")) / math.sqrt(max(1, facts.weight_count))
-
-
-def _early_decay(facts: Facts) -> Finding | None:
-    """A schedule that lowered the learning rate before the loss had fallen."""
-    rates = facts.steps_column("learning_rate")
-    top = largest(rates)  # the first one, or the end of a warmup
-    if len(rates) < limit("steps") or not top > 0 or median(rates[len(rates) // 3 :]) >= limit("faded") * top:
-        return None
-    return facts.finding(
-        "lr-too-small",
-        f"The schedule lowered the learning rate from {number(top)} to {number(float(rates[-1]))} before the loss had "
-        "fallen.",
-        Evidence("last learning rate over the largest", float(rates[-1]) / top),
-        title="The learning rate decays too early",
-        threshold=f"Flagged below {threshold_text('faded')}.",
-        steps=(0, facts.step_count - 1),
-        figure="training_curves",
-        remedy=Remedy(Action("constant_rate", {"value": top})),
-        falsified_by="With a constant learning rate the loss does not fall further.",
-    )
 
 
 def _is_leaving_plateau(facts: Facts) -> bool:

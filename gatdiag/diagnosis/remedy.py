@@ -5,10 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gatdiag.diagnosis.facts import Facts, matrices
+import numpy as np
+
+from gatdiag.diagnosis.facts import Facts, matrices, median
 from gatdiag.diagnosis.fixes import REPLACES, Action, Remedy, optimizer_code
 from gatdiag.roles import ATTENTION, STACKED
 
+USUAL_STEP: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
+_SAFE: Final = 0.3  # overshoot of steps that may become larger
 _ADAM_RATE: Final = 0.01
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep networks
 
@@ -23,6 +27,8 @@ def describe_optimizer(facts: Facts, **changed: float) -> dict[str, Any]:
     group = facts.groups[-1] if facts.groups else {"class": ""}
     known = {name: value for name, value in group.items() if isinstance(value, int | float | list)}
     known.pop("parameters", None)
+    if "initial_lr" in known:  # before a schedule scaled it
+        known["lr"] = known["initial_lr"]
     return {"class": group["class"], "settings": known, "changed": changed}
 
 
@@ -35,16 +41,39 @@ def use_adam(facts: Facts) -> Action:
 
 
 def initial_learning_rate(facts: Facts) -> float:
-    """The learning rate at the start; NaN if it is not known."""
+    """The first learning rate that is not zero; NaN if none is known."""
     rates = facts.steps_column("learning_rate")
     if len(rates):
-        return float(rates[0])
+        return float(next(iter(rates[rates > 0]), 0.0))
     return next((float(group["lr"]) for group in facts.groups if isinstance(group.get("lr"), int | float)), math.nan)
+
+
+def first_step_by_gradient(facts: Facts, lr: float) -> float:
+    """Norm of the first step over that of the weights, as the first gradient makes it; NaN if that is not known."""
+    if not len(facts.norms) or not facts.total_norm[0] > 0:
+        return math.nan
+    gradient = float(np.sqrt(np.nansum(facts.gradient_norms[0] ** 2)))
+    if facts.is_adam:  # its first step moves each weight by the learning rate
+        gradient = math.sqrt(facts.weight_count) * (gradient > 0)
+    return lr * gradient / float(facts.total_norm[0])
+
+
+def room_for_larger_steps(facts: Facts, part: slice) -> float:
+    """How many times larger steps may be: of a usual size, and not past the minimum along them.
+
+    Args:
+        facts: Of the run.
+        part: The recorded steps that are judged.
+    """
+    ratio, over = median(facts.step_ratios[part]), median(facts.overshoot[part])
+    bounds = [USUAL_STEP / ratio] if ratio > 0 else []
+    bounds += [_SAFE / over] if over > 0 and not facts.is_adam else []
+    return min(bounds, default=1.0)
 
 
 def change_learning_rate(facts: Facts, lr: float, why: str = "") -> Remedy:
     """Another learning rate. The action scales that of all groups, so that schedules and their ratios stay."""
-    factor = lr / initial_learning_rate(facts)
+    factor = lr / (initial_learning_rate(facts) or math.nan)
     if not (math.isfinite(factor) and factor > 0):
         return Remedy(f"{optimizer_line(facts, lr=lr)}  # {REPLACES}", why)
     return Remedy(Action("learning_rate", {"factor": factor, "optimizer": describe_optimizer(facts, lr=lr)}), why)

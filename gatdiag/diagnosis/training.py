@@ -102,7 +102,7 @@ def _against_noise(losses: Floats, path: float) -> Course:
     if not gone >= 0 and len(losses) < limit("losses"):
         return Course("unknown", f"{len(losses)} losses do not show whether it fell: log it at each step")
     if not _has_fallen(losses):
-        is_noise = _noise(losses) > limit("noise") * abs(float(np.median(losses)))
+        is_noise = noise(losses) > limit("noise") * abs(float(np.median(losses)))
         return Course("unknown", f"{_moved(losses)}, mostly noise: log a score") if is_noise else _failing(losses)
     if gone >= limit("offset") or (gone >= 0 and path < limit("path")):
         return _failing(losses)
@@ -122,7 +122,7 @@ def _share_gone(losses: Floats) -> float:
 def _has_fallen(losses: Floats) -> bool:
     """The last fifth is below the first by several standard errors."""
     count = len(_part(losses))
-    error = 1.25 * _noise(losses) * math.sqrt(2 / count)  # 1.25: of a median, instead of a mean
+    error = 1.25 * noise(losses) * math.sqrt(2 / count)  # 1.25: of a median, instead of a mean
     return float(np.median(_part(losses)) - np.median(losses[-count:])) > limit("sigmas") * error
 
 
@@ -135,7 +135,7 @@ def _part(losses: Floats) -> Floats:
     return losses[: max(1, len(losses) // 5)]
 
 
-def _noise(losses: Floats) -> float:
+def noise(losses: Floats) -> float:
     """Standard deviation of the noise, by the median absolute deviation of differences of neighbors."""
     steps = np.diff(losses) if len(losses) > 1 else np.zeros(1)
     return float(1.4826 * np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)

@@ -101,7 +101,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         severity: Severity = "error" if is_error else "note" if _is_harmless(facts, never) else "warning"
         text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
         return _no_gradient(facts, never, text, severity, _look_behind(never))
-    unfreeze = Remedy(Action("unfreeze"))
+    unfreeze = Remedy(Action("unfreeze"), _of_embeddings(facts, frozen))
     if frozen and facts.is_preflight:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
         return _no_gradient(facts, frozen, text, "note", unfreeze)
@@ -112,6 +112,11 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
     return None
+
+
+def _of_embeddings(facts: Facts, frozen: Sequence[str]) -> str:
+    tables = {p["name"] for layer in facts.layers if layer.get("kind") == "Embedding" for p in layer["parameters"]}
+    return "" if tables.isdisjoint(frozen) else "# or: torch.nn.Embedding.from_pretrained(weights, freeze=False)"
 
 
 def _is_harmless(facts: Facts, never: Sequence[str]) -> bool:

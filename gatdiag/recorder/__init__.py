@@ -12,9 +12,9 @@ end of the step) -> `SampleBuffer` (until several steps are measured together) -
 - `buffer`: samples that wait to be measured together
 - `inspection`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient; `batches`:
   which batches the gradients of a step are of, and what was left of the step before; `loss_graph`: what is between
-  output and loss; `messages`: weights of edges, and nodes that no edge reaches; `loop`: optimizers and their steps;
-  `data`: inputs that change, batches of graphs, labels; `normalization`: batch norms; `evaluation`: calls without
-  gradients
+  output and loss; `messages`: weights of edges, and nodes that no edge reaches; `loop`: optimizers and their steps,
+  and what else writes weights; `data`: inputs that change, batches of graphs, labels; `normalization`: batch norms;
+  `evaluation`: calls without gradients; `precision`: what half precision loses
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
 - `guard`: turns exceptions into warnings; `alarm`: warns of training errors

@@ -239,6 +239,24 @@ def cross_entropy(o: Tensor, gradient: Tensor) -> float:
     return float(F.cross_entropy(o, g.argmin(1)))
 
 
+def scale_of_mean(name: str, o: Tensor, gradient: Tensor) -> float:
+    """What a loss is times the mean over its rows: 1 for the mean, the number of rows for the sum.
+
+    Rows whose label is certain have no gradient and do not count.
+
+    Args:
+        name: Of the loss, one of `ON_LOGITS`.
+        o: The output.
+        gradient: That of the output.
+    """
+    o, g = _finite_live_rows(o, gradient)
+    if not len(g):
+        return float("nan")
+    shape = _gradient_shapes(o, g)[name]
+    count = g.numel() if name.startswith("bce") else len(g)
+    return float((g * shape).sum() / shape.square().sum().clamp(min=_TINY)) * count
+
+
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     """The loss, and variance and mean square of the targets y = o - n dL/do / 2, if the loss is mean (o - y)^2."""
     o, g = _finite_live_rows(o, gradient)
@@ -249,6 +267,7 @@ def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
         "implied_mse": float((o - y).square().mean()),
         "implied_variance": float((y - y.mean(0)).square().mean()),
         "implied_square": float(y.square().mean()),
+        "implied_entries": g.numel(),
     }
 
 

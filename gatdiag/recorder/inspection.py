@@ -37,7 +37,8 @@ from gatdiag.recorder.messages import (
     weight_statistics,
 )
 from gatdiag.recorder.normalization import BatchNorms
-from gatdiag.recorder.samples import Sample
+from gatdiag.recorder.precision import PrecisionFacts
+from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors
@@ -104,7 +105,7 @@ class Inspection:
         self._reached: Tensor | None = None  # by an edge: the nodes of the last layer of this step that has edges
         self._messages: dict[str, int] = {}  # of nodes that the loss counts, how many are reached by an edge
         self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
-        self._batches, self._loop = Batches(), LoopFacts()
+        self._batches, self._loop, self._precision = Batches(), LoopFacts(), PrecisionFacts()
         self._data, self._batch_norms = DataFacts(), BatchNorms()
         self._class_weights: dict[str, list[float]] = {}
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
@@ -127,7 +128,8 @@ class Inspection:
         self._inspect_edges(layer, module, inputs)
         if not self._inputs and not self._first_inputs:
             self._first_inputs = _data(module, inputs)
-        tensors = (x for _, x in named_tensors(inputs) if not is_distributed(x))
+        tensors = [x for _, x in named_tensors(inputs) if not is_distributed(x)]
+        self._precision.on_activations(tensors)
         x = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
         if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
             return
@@ -200,6 +202,7 @@ class Inspection:
         if o.grad_fn is not None:
             self._output_nodes.append(o.grad_fn)
         if self.is_due:
+            self._precision.on_activations([o])
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
             _call_on_host(self._note_output, rows, operation, is_over_rows)
@@ -313,6 +316,7 @@ class Inspection:
         is_same_batch = self._batches.on_output_gradient(output.batch, gradient)
         self._inspect_broken(output.values, gradient)
         if self.is_due:
+            self._precision.on_output_gradient(gradient)
             self._count_reached(output.channels, gradient)
             rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
             _call_on_host(self._inspect_loss, *rows, self._step, self._record, is_same_batch)
@@ -362,6 +366,7 @@ class Inspection:
             self._labels = labels if self._labels is None else self._labels + labels
         if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
             self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
+            self._implied["loss_scale"] = criterion.scale_of_mean(name, o, gradient)
 
     def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:
         if labels is not None:
@@ -399,14 +404,30 @@ class Inspection:
             self._has_changed = True
         sample.is_reached = np.array(self._are_reached(), dtype=bool)
         self._batches.before_step(sample)
-        self._loop.before_step(optimizers)
+        self._has_changed |= self._loop.before_step(optimizers, self.parameters, self._step)
         if not self._inputs and self._first_inputs:
             self._inspect_inputs(self._first_inputs)
         if self.is_due:
+            self._precision.on_parameters(self.parameters)
             gradients = [each.grad for each in self.parameters if each.grad is not None]
             self._is_flat = bool(gradients) and not any(bool(gradient.any()) for gradient in gradients)
         if sample.unscale_raw is not None and not self._has_scaled_loss:
             self._has_scaled_loss = self._has_changed = True
+
+    def on_optimizer_joined(self, optimizer: Optimizer) -> None:
+        """Called if another optimizer takes part in the step."""
+        self._loop.on_optimizer(optimizer)
+
+    def after_step(self, sample: Sample, flat: FlatParameters) -> None:
+        """Called after the weights of a recorded step have moved.
+
+        Args:
+            sample: Of the step.
+            flat: The parameters in it.
+        """
+        self._loop.after_step(self.parameters, self._step, is_due=self.is_due)
+        if self.is_due:
+            self._precision.after_step(sample, flat)
 
     def start_step(self, step: int, record: int | None) -> None:
         """Begin a step.
@@ -450,7 +471,8 @@ class Inspection:
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **self._modules}
+        measured = {**self._modules, **self._precision.as_meta()}
+        facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
         return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
 
     def _common_target(self) -> dict[str, Any] | None:

@@ -427,6 +427,7 @@ class StepRecorder:
         self._describe_optimizer(optimizer)
         if sample is None:
             return
+        self.guard("signals", self.inspection.on_optimizer_joined, optimizer)
         flat = buffer.plan.parameters.flat
         flat.join(sample, {*parameters_of(optimizer)}, parameter_unscale([optimizer]))
         if buffer.plan.law_measurer is not None:
@@ -459,6 +460,7 @@ class StepRecorder:
         if sample is not None:
             if sample.record is not None:
                 buffer.take_weights_after(sample)
+                self.guard("signals", self.inspection.after_step, sample, buffer.plan.parameters.flat)
             self._sample = None  # before `add`: after an interrupt, the step is closed once more
             buffer.add(sample)
             if sample.record is not None:

@@ -48,9 +48,9 @@ _SIGNALS: Final = {
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
         **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_square?"), _NUMBER),
-        **dict.fromkeys(("first_cross_entropy?", "predicted_share?", "separation?"), _NUMBER),
+        **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
         **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
-        **dict.fromkeys(("implied_step?", "counted_targets?"), _COUNT),
+        **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),
         **dict.fromkeys(("has_graph?", "softmax_over_rows?"), _FLAG),
         "labels?": ([int], None),
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
@@ -81,8 +81,15 @@ _SIGNALS: Final = {
     },
     "slope_end?": {"operation?": str, "length?": int},
     "loop?": {
-        **dict.fromkeys(("recorded_steps", "steps_of_new_optimizers", "backward_passes?"), int),
+        **dict.fromkeys(("recorded_steps", "steps_of_new_optimizers", "backward_passes?", "turns?"), int),
         "weights_move?": bool,
+        "overwritten?": dict.fromkeys(("compared", "changed", "undone", "first_undone?", "last_undone?"), int),
+    },
+    "precision?": {
+        "activations": [str],
+        "parameters": [str],
+        "largest_output_gradient": _NUMBER,
+        **dict.fromkeys(("gradients?", "zero_gradients?", "tiny_gradients?", "pulled?", "unmoved?"), int),
     },
     "plain_tensors?": [{"name": str, "distinct": _NUMBER, "is_regular": bool}],
     "after_sigmoid?": [str],

@@ -117,22 +117,42 @@ def _unfreeze(treated: TreatedModel) -> None:
     treated.changes.append(f"frozen parameters are trained: {join_names(frozen, 4)}")
 
 
+def _single_precision(treated: TreatedModel, inputs: Sequence[str] = ()) -> None:
+    def as_single(x: Any) -> Any:
+        return x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(map(as_single, args)), {name: as_single(x) for name, x in kwargs.items()}
+
+    treated.model.float()
+    treated.contexts.callback(treated.model.register_forward_pre_hook(hook, with_kwargs=True).remove)
+    treated.changes.append("parameters and inputs in single precision")
+
+
 # --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 def _learning_rate(treated: TreatedModel, factor: float, optimizer: Any = None) -> None:
-    treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group: group["lr"] * factor))
+    treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group, _: group["lr"] * factor))
     treated.changes.append(f"learning rate times {factor:.3g}")
 
 
-def _constant_rate(treated: TreatedModel, value: float) -> None:
-    treated.contexts.enter_context(_changed_setting(treated.model, "lr", lambda group: value))
+def _constant_rate(treated: TreatedModel, value: float, rates: Sequence[float] = ()) -> None:
+    def rate_of(_: dict[str, Any], place: int) -> float:
+        return rates[place] if place < len(rates) else value
+
+    treated.contexts.enter_context(_changed_setting(treated.model, "lr", rate_of))
     treated.changes.append(f"learning rate {value:g} at every step, instead of the schedule")
 
 
 def _weight_decay(treated: TreatedModel, value: float, optimizer: Any = None) -> None:
-    treated.contexts.enter_context(_changed_setting(treated.model, "weight_decay", lambda group: value))
+    treated.contexts.enter_context(_changed_setting(treated.model, "weight_decay", lambda *_: value))
     treated.changes.append(f"weight decay {value:g}")
+
+
+def _setting(treated: TreatedModel, name: str, value: Any, optimizer: Any = None) -> None:
+    treated.contexts.enter_context(_changed_setting(treated.model, name, lambda *_: value))
+    treated.changes.append(f"{name} {value}")
 
 
 def _adam(treated: TreatedModel, lr: float, weight_decay: float = 0.0, optimizer: Any = None) -> None:
@@ -193,8 +213,14 @@ def _clear_gradients(treated: TreatedModel) -> None:
 
 
 @contextmanager
-def _changed_setting(model: nn.Module, name: str, value: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    """Change a setting during each step of the model's optimizers; schedulers see the original value."""
+def _changed_setting(model: nn.Module, name: str, value: Callable[[dict[str, Any], int], Any]) -> Iterator[None]:
+    """Change a setting during each step of the model's optimizers; schedulers see the original value.
+
+    Args:
+        model: The model.
+        name: Of the setting.
+        value: Of a parameter group and its place.
+    """
     originals: list[tuple[dict[str, Any], Any]] = []
 
     def restore(*_: Any) -> None:
@@ -205,10 +231,10 @@ def _changed_setting(model: nn.Module, name: str, value: Callable[[dict[str, Any
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         restore()  # if the last step raised
         own = {id(parameter) for parameter in model.parameters()}
-        for group in optimizer.param_groups:
+        for place, group in enumerate(optimizer.param_groups):
             if name in group and not own.isdisjoint(map(id, group["params"])):
                 originals.append((group, group[name]))
-                group[name] = value(group)
+                group[name] = value(group, place)
 
     handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(restore)
     try:
@@ -286,8 +312,10 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "insert_after": _insert_after,
         "leaky_relu": _leaky_relu,
         "unfreeze": _unfreeze,
+        "single_precision": _single_precision,
         "learning_rate": _learning_rate,
         "constant_rate": _constant_rate,
+        "setting": _setting,
         "weight_decay": _weight_decay,
         "adam": _adam,
         "clear_gradients": _clear_gradients,

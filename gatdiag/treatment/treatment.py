@@ -345,16 +345,21 @@ def _by_priority(trial: Trial) -> list[Finding]:
 
 def _add_remedy(trial: Trial, finding: Finding) -> Trial:
     """Add the finding's remedy to those of a trial, the optimizer last; later settings replace earlier ones."""
-    again = {action.name for action in finding.actions if "value" in action.settings}
+    again = {_what(action) for action in finding.actions if "value" in action.settings}
     for one, other in (("adam", "learning_rate"), ("learning_rate", "adam")):  # one of them is meant for SGD's steps
         again |= {other} if any(action.name == one for action in finding.actions) else set()
-    actions = (*(action for action in trial.actions if action.name not in again), *finding.actions)
+    actions = (*(action for action in trial.actions if _what(action) not in again), *finding.actions)
     lines = [*trial.remedy.splitlines(), *finding.remedy.splitlines()]
     created = [line for line in lines if line.startswith(_OPTIMIZER_LINE)][-1:]
     if merged := merge_optimizers(actions):
         created = [f"{merged}  # {REPLACES}"]
     lines = [*(line for line in lines if not line.startswith(_OPTIMIZER_LINE)), *created]  # last, for new parameters
     return Trial("", finding, actions, "\n".join(lines))
+
+
+def _what(action: Action) -> str:
+    """What an action changes; of two that give it a value, only the later one counts."""
+    return str(action.settings["name"]) if action.name == "setting" else action.name
 
 
 def _next_cause(trial: Trial) -> Finding | None:

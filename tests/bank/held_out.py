@@ -86,12 +86,17 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"lr": 2.0}, layer="gat-4", depth=3, graph="preferential", **by("RMSprop", 0.003)),
         row({"lr": 20.0}, layer="cheb", depth=3, graph="tree", **by("Nesterov", 0.05)),
         row({"lr": 10.0}, layer="gin", depth=3, task="graphs", nodes=300, norm="batch", **SLOW),
+        row({"lr": 1e8}, layer="cheb", depth=3, graph="grid", **SLOW),
+        row({"lr": 500.0}, layer="cheb", depth=3, graph="tree", task="regression", optimizer="AdamW"),
+        row({"optimizer": "heavy momentum"}, layer="gat-4", depth=3, graph="small world", **by("momentum", 0.1)),
+        row({"loss": "summed"}, layer="tag", depth=3, graph="preferential", **SLOW),
     ),
     "lr-too-small": (
         row({"lr": 1e-4}, layer="tag", depth=3, graph="power law", **SLOW),
         row({"lr": 2e-6}, layer="gat-4", depth=3, graph="grid"),
         row({"lr": 1e-6}, layer="graph", depth=2, graph="tree", task="regression", **by("Nesterov", 0.002)),
         row({"lr": 1e-7}, layer="cheb", depth=3, graph="small world", **by("RMSprop", 0.003)),
+        row({"eps": 1.0}, layer="tag", depth=3, graph="grid", optimizer="AdamW"),
     ),
     "parameters-not-in-optimizer": (
         row({"optimizes": "of a copy"}, layer="cheb", depth=3, graph="grid", **by("RMSprop", 0.003)),
@@ -234,6 +239,20 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"labels": "random"}, layer="cheb", depth=2, width=64, steps=150, optimizer="AdamW"),
         row({"labels": "random"}, layer="gat-4", depth=3, width=64, nodes=300, steps=200),
     ),
+    "lr-decays-too-fast": (
+        row({"schedule": "stepped per batch"}, layer="cheb", depth=3, graph="grid", lr=0.001, batch=20, steps=200),
+        row({"schedule": "switched off"}, layer="graph", depth=2, graph="tree", task="regression", **by("SGD", 0.01)),
+        row({"schedule": "warm-up without end"}, layer="tag", depth=3, graph="small world", **SLOW),
+    ),
+    "precision-underflow": (
+        row({"precision": "half"}, layer="cheb", depth=3, graph="grid"),
+        row({"precision": "bfloat16"}, layer="graph", depth=3, graph="tree", lr=1e-4, steps=300),
+    ),
+    "weights-overwritten": (
+        row({"between": "restored"}, layer="cheb", depth=3, graph="grid", **by("Nesterov", 0.005)),
+        row({"between": "averaged"}, layer="tag", depth=3, graph="tree", lr=0.002),
+        row({"between": "drawn anew"}, layer="graph", depth=3, graph="small world", lr=0.001, steps=200),
+    ),
     HEALTHY: (
         control(layer="gcn", graph="preferential", features="words", decay=5e-4, dropout=0.5, steps=200),
         control(layer="gat-4", graph="tree", dropout=0.6, lr=0.005, decay=5e-4, steps=200, width=64),
@@ -265,6 +284,11 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         control(layer="mlp", graph="preferential", depth=8, activation="tanh", residual=True, **SLOW, steps=200),
         control(layer="graph", graph="tree", activation="elu", output="log-softmax", **init("he", 1), lr=0.003),
         control(layer="gatv2", graph="preferential", features="words", inputs=("columns never used", 100), **SLOW),
+        control(layer="cheb", graph="tree", schedule="exponential", **by("RMSprop", 0.01), steps=200),
+        control(layer="tag", graph="grid", schedule="one-cycle", lr=0.02),
+        control(layer="graph", graph="small world", precision="bfloat16", lr=0.003),
+        control(layer="cheb", graph="small world", depth=3, between="clipped"),
+        control(layer="tag", graph="tree", depth=3, between="average swapped in and back", **SLOW),
     ),
 }
 """Cause -> rows that no rule was calibrated on: other graphs, layers, norms and optimizers.

@@ -32,18 +32,23 @@ class Recipe:
         init: Changes of PyG's initial weights, in order: keys of `network.INITS`, each with its argument.
         frozen: Shell pattern of parameters with ``requires_grad=False``.
 
-        optimizer: SGD, momentum (SGD with 0.9), Nesterov (the same with Nesterov momentum), Adam, AdamW or RMSprop.
+        precision: Of the parameters and inputs: a key of `training.PRECISIONS`.
+
+        optimizer: SGD, momentum (SGD with 0.9), heavy momentum (0.999), Nesterov (0.9 of Nesterov's), Adam, AdamW or
+            RMSprop.
         lr: Learning rate.
+        eps: Of Adam; 0: its default.
         decay: Weight decay, as the optimizer defines it.
-        schedule: ``constant``, ``warm-up`` (over a fifth of the steps), ``cosine`` (to zero), ``drop`` (to a tenth
-            halfway) or ``collapse`` (times 0.7 at each step).
+        schedule: A key of `training.SCHEDULES`.
         clip: Maximum gradient norm; 0: no clipping.
         batch: Number of examples (nodes, graphs, links) per step; 0: all.
+        accumulates: Number of backward passes for each step, whose gradients are added up.
         steps: Number of steps.
         optimizes: Which parameters the optimizer gets: a key of `training.OPTIMIZED`.
         clears: Whether gradients are cleared before each backward pass.
         loss: What is minimized: a key of `training.LOSSES`.
         disturb: What happens between backward pass and optimizer step: a key of `training.DISTURBANCES`, or "".
+        between: What happens to the weights between steps: a key of `training.BETWEEN`, or "".
         loop: ``usual``, ``no step`` (the optimizer is never called) or ``new optimizer`` (one for each step).
         resumed: Whether recording stops halfway and is resumed.
         seed: Of the graph, the weights, the batches and dropout.
@@ -71,18 +76,22 @@ class Recipe:
     output: str = "logits"
     init: tuple[tuple[str, float], ...] = ()
     frozen: str = ""
+    precision: str = "single"
 
-    optimizer: Literal["SGD", "momentum", "Nesterov", "Adam", "AdamW", "RMSprop"] = "Adam"
+    optimizer: Literal["SGD", "momentum", "heavy momentum", "Nesterov", "Adam", "AdamW", "RMSprop"] = "Adam"
     lr: float = 0.01
+    eps: float = 0.0
     decay: float = 0.0
-    schedule: Literal["constant", "warm-up", "cosine", "drop", "collapse"] = "constant"
+    schedule: str = "constant"
     clip: float = 0.0
     batch: int = 0
+    accumulates: int = 1
     steps: int = 100
     optimizes: str = "all"
     clears: bool = True
     loss: str = "usual"
     disturb: str = ""
+    between: str = ""
     loop: Literal["usual", "no step", "new optimizer"] = "usual"
     resumed: bool = False
     seed: int = 0

@@ -72,13 +72,15 @@ class Training:
 
     def make_model(self) -> RecipeModel:
         """Build a model with new weights."""
-        return make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
+        network = make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
+        return network.to(PRECISIONS[self.recipe.precision])
 
     def make_optimizer(self, model: RecipeModel) -> Optimizer:
         """Build the optimizer of a model."""
         parameters, recipe = OPTIMIZED[self.recipe.optimizes](model), self.recipe
         kind = _OPTIMIZERS.get(recipe.optimizer) or getattr(torch.optim, recipe.optimizer)
-        made: Optimizer = kind(parameters, lr=recipe.lr, weight_decay=recipe.decay)
+        eps = {"eps": recipe.eps} if recipe.eps else {}
+        made: Optimizer = kind(parameters, lr=recipe.lr, weight_decay=recipe.decay, **eps)
         return made
 
     def loss(self, out: Tensor, y: Tensor, model: RecipeModel, step: int = 0) -> Tensor:
@@ -88,26 +90,33 @@ class Training:
     def run_steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
         """Train; yields the scalars to log after each step."""
         recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
-        scheduler = LambdaLR(optimizer, lambda step: _SCHEDULES[recipe.schedule](step, recipe.steps))
+        scheduler = LambdaLR(optimizer, lambda step: SCHEDULES[recipe.schedule](step, recipe.steps))
+        kept: dict[str, Tensor] = {}
         for step in range(recipe.steps):
-            batch = DATA[recipe.data](self.task, step, generator) or self.task.sample(recipe.batch, generator)
             if recipe.loop == "new optimizer":
                 optimizer = self.make_optimizer(model)
             if recipe.clears or recipe.loop == "new optimizer":
                 optimizer.zero_grad()
-            loss = self.loss(model(*batch.args)[batch.rows], batch.y, model, step)
-            loss.backward()
+            loss = [self._backward(model, step, generator) for _ in range(recipe.accumulates)][-1]
             if recipe.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             DISTURBANCES[recipe.disturb](model, step)
             if recipe.loop != "no step":
                 optimizer.step()
                 scheduler.step()
+                BETWEEN[recipe.between](model, step, kept)
             scalars = {"loss": loss.item()}
             if step % _EVALUATE_EVERY == 0 or step == recipe.steps - 1:
                 for is_training in (True, False):
                     scalars |= _scores(model, self.evaluated, is_training=is_training)
             yield scalars
+
+    def _backward(self, model: RecipeModel, step: int, generator: torch.Generator) -> Tensor:
+        recipe = self.recipe
+        batch = DATA[recipe.data](self.task, step, generator) or self.task.sample(recipe.batch, generator)
+        loss = self.loss(_call(model, batch.args)[batch.rows], batch.y, model, step)
+        loss.backward()
+        return loss
 
     def evaluate(self, model: RecipeModel, drift: float = math.nan) -> Outcome:
         """The outcome of a training that ended with this model."""
@@ -117,15 +126,24 @@ class Training:
 
 _OPTIMIZERS: Final[Mapping[str, Callable[..., Optimizer]]] = {  # that torch has under another name
     "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "heavy momentum": partial(torch.optim.SGD, momentum=0.999),
     "Nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
 
-_SCHEDULES: Final[Mapping[str, Callable[[int, int], float]]] = {
+SCHEDULES: Final[Mapping[str, Callable[[int, int], float]]] = {
     "constant": lambda step, steps: 1.0,
     "warm-up": lambda step, steps: min(1.0, (step + 1) / (0.2 * steps)),
     "cosine": lambda step, steps: 0.5 * (1 + math.cos(math.pi * step / steps)),
     "drop": lambda step, steps: 1.0 if step < steps / 2 else 0.1,
     "collapse": lambda step, steps: 0.7**step,
+    "stepped per batch": lambda step, steps: 0.9**step,
+    "switched off": lambda step, steps: float(step < steps / 6),
+    "warm-up without end": lambda step, steps: (step + 1) / (50 * steps),
+    "zero": lambda step, steps: 0.0,
+    "warm-up to the end": lambda step, steps: (step + 1) / steps,
+    "one-cycle": lambda step, steps: min((step + 1) / (0.3 * steps), (steps - step) / (0.7 * steps)),
+    "linear": lambda step, steps: 1 - step / steps,
+    "exponential": lambda step, steps: 1e-3 ** (step / steps),
 }
 """Schedule -> (step, number of steps) -> factor of the learning rate."""
 
@@ -144,7 +162,7 @@ def _predict(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tens
     examples = task.split(is_training)
     output, model.output = model.output, lambda out: out
     try:
-        return evaluate(model, examples.args)[examples.rows], examples.y
+        return evaluate(model, _in_precision(model, examples.args))[examples.rows].float(), examples.y
     finally:
         model.output = output
 
@@ -176,6 +194,22 @@ def _read_drift(folder: Path) -> float:
         return math.nan
     values = neurons.pivot_table(index="step", columns=["layer", "law"], values="c", observed=True)
     return float((values.iloc[-1] - values.iloc[0]).abs().sum())
+
+
+PRECISIONS: Final[Mapping[str, torch.dtype]] = {
+    "single": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16,
+}  # fmt: skip
+
+
+def _in_precision(model: RecipeModel, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    dtype = next(model.parameters()).dtype
+    return tuple(x.to(dtype) if x.is_floating_point() else x for x in args)
+
+
+def _call(model: RecipeModel, args: tuple[Tensor, ...]) -> Tensor:
+    """The output in single precision; inputs get the precision of the parameters."""
+    out: Tensor = model(*_in_precision(model, args))
+    return out.float()
 
 
 # --- what a training does, rightly or wrongly -------------------------------------------------------------------------
@@ -289,3 +323,55 @@ DISTURBANCES: Final[Mapping[str, Callable[[RecipeModel, int], None]]] = {
     "values clipped at 1e-5": lambda model, step: nn.utils.clip_grad_value_(model.parameters(), 1e-5),
 }
 """Name -> what happens between backward pass and optimizer step (model, step)."""
+
+
+def _restore(model: RecipeModel, step: int, kept: dict[str, Tensor]) -> None:
+    """Back to the first weights after every tenth step."""
+    if not kept:
+        kept |= {name: value.clone() for name, value in model.state_dict().items()}
+    if step % 10 == 9:
+        model.load_state_dict(kept)
+
+
+def _average(model: RecipeModel, step: int, kept: dict[str, Tensor], *, swaps: bool) -> None:
+    """An average of the weights, written over them; or only swapped in for an evaluation and back."""
+    if not kept:
+        kept |= {name: value.clone() for name, value in model.state_dict().items()}
+    for name, value in model.state_dict().items():
+        kept[name].lerp_(value.to(kept[name]), 0.01)
+    before = copy.deepcopy(model.state_dict())
+    model.load_state_dict(kept)
+    if swaps:
+        model.load_state_dict(before)
+
+
+def _draw_anew(model: RecipeModel, step: int, kept: dict[str, Tensor]) -> None:
+    for layer in model.encoder.convs if step % 15 == 14 else ():
+        layer.reset_parameters()
+
+
+def _clip(model: RecipeModel, step: int, kept: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.3, 0.3)
+
+
+def _prune(model: RecipeModel, step: int, kept: dict[str, Tensor]) -> None:
+    """Small weights of the first step stay zero."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                mask = kept.setdefault(name, parameter.abs() > parameter.abs().median())
+                parameter.mul_(mask)
+
+
+BETWEEN: Final[Mapping[str, Callable[[RecipeModel, int, dict[str, Tensor]], None]]] = {
+    "": lambda model, step, kept: None,
+    "restored": _restore,
+    "averaged": partial(_average, swaps=False),
+    "average swapped in and back": partial(_average, swaps=True),
+    "drawn anew": _draw_anew,
+    "clipped": _clip,
+    "pruned": _prune,
+}
+"""Name -> what happens to the weights between two steps (model, step, what is kept)."""

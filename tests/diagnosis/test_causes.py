@@ -605,7 +605,7 @@ def test_decay_that_outweighs_a_clipped_gradient_is_not_too_strong(tmp_path, lef
     assert [finding.code for finding in diagnose(run) if finding.severity == "error"] == [code]
 
 
-def test_a_large_eps_of_adam_is_named_and_kept_in_the_line_to_paste(tmp_path):
+def test_a_large_eps_of_adam_is_named_and_mended_in_the_line_to_paste(tmp_path):
     for eps in (1e-8, 0.5):
         group = {"lr": 0.01, "betas": [0.9, 0.999], "eps": eps, "parameters": ALL}
         run = build(
@@ -616,7 +616,7 @@ def test_a_large_eps_of_adam_is_named_and_kept_in_the_line_to_paste(tmp_path):
         )
         verdict = diagnose(run).verdict
         assert verdict.code == "lr-too-small"
-        assert ("eps of 0.5" in verdict.text) == ("eps=0.5)" in verdict.remedy) == (eps > 0.1)
+        assert ("eps of 0.5" in verdict.text) == ("eps=1e-08)" in verdict.remedy) == (eps > 0.1)
         assert verdict.actions
 
 

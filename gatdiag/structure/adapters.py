@@ -6,7 +6,7 @@ be imported. A convolution that is not in the table falls under its base class, 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -210,6 +210,10 @@ _NORM_ROLES: Final[Mapping[str, Role]] = {
 }
 NORM: Final = re.compile(r"Norm(\dd)?$")
 """Matches the name of a normalization class."""
+_SCORING = re.compile(r"att$|att_|attn_(l|r|src|dst)$")
+"""Matches the name of an attention vector, also in DGL."""
+_SCORING_VECTOR = re.compile(r"a(_?(src|dst|l|r|1|2))?$|attn$")
+"""Matches that of one in pyGAT and other code, if it is a vector: the same letters name matrices."""
 _PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\..*$")
 _SUFFIX = re.compile(r"(?<=weight)_[gv]$|_orig$")  # of torch.nn.utils.weight_norm, spectral_norm and prune
 
@@ -245,18 +249,22 @@ def is_normalization(module: nn.Module) -> bool:
     return any(NORM.search(cls.__name__) for cls in type(module).__mro__)
 
 
-def parameter_role(name: str, dimensions: int, adapter: str | None, *, normalizes: bool) -> Role:
+def parameter_role(
+    name: str, dimensions: int, adapter: str | None, *, normalizes: bool, is_vector: bool = False
+) -> Role:
     """The role of a parameter.
 
     The first rule that applies decides: a parameter of a normalization is its scale or shift; one with "bias" in its
-    name is a bias; one that the adapter lists has the role given there; `att` and `att_...` are attention vectors; a
-    matrix with "edge" in its name is an edge weight, any other matrix a feature weight; everything else is "other".
+    name is a bias; one that the adapter lists has the role given there; `att` and `att_...` are attention vectors, as
+    are `attn_l` and `attn_r` (DGL) and a vector called `a` (pyGAT); a matrix with "edge" in its name is an edge weight,
+    any other matrix a feature weight; everything else is "other".
 
     Args:
         name: Name of the parameter relative to its layer, without parametrizations (`lin_l.weight`).
         dimensions: Number of dimensions of the parameter.
         adapter: `adapter_name` of the layer.
         normalizes: Whether the module that owns the parameter is a normalization.
+        is_vector: Whether it is a matrix with one row or one column.
 
     Example:
         >>> parameter_role("weight", 1, None, normalizes=True)
@@ -272,11 +280,16 @@ def parameter_role(name: str, dimensions: int, adapter: str | None, *, normalize
     for role, listed in _adapter(adapter).roles.items():
         if any(f"{name}.".startswith(f"{each}.") for each in listed):
             return role
-    if last == "att" or last.startswith("att_"):
+    if _SCORING.match(last) or (is_vector and _SCORING_VECTOR.match(last)):
         return ATTENTION
     if dimensions < 2:
         return OTHER
     return EDGE if "edge" in name else FEATURE
+
+
+def is_vector(shape: Sequence[int]) -> bool:
+    """Whether this is the shape of a matrix with one row or one column."""
+    return len(shape) == 2 and 1 in shape
 
 
 def _adapter(name: str | None) -> Adapter:

@@ -9,7 +9,15 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from gatdiag.errors import ModelError
-from gatdiag.structure.adapters import ADAPTERS, adapter_name, is_normalization, layer_kind, parameter_role, weight_name
+from gatdiag.structure.adapters import (
+    ADAPTERS,
+    adapter_name,
+    is_normalization,
+    is_vector,
+    layer_kind,
+    parameter_role,
+    weight_name,
+)
 from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
@@ -128,7 +136,11 @@ def _parameter_infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str
                 name=name,
                 names=tuple(names[id(parameter)]),
                 role=parameter_role(
-                    relative, parameter.dim(), draft.adapter, normalizes=is_normalization(modules[owner])
+                    relative,
+                    parameter.dim(),
+                    draft.adapter,
+                    normalizes=is_normalization(modules[owner]),
+                    is_vector=is_vector(parameter.shape),
                 ),
                 shape=tuple(parameter.shape),
                 trainable=parameter.requires_grad,

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, parameter_role, weight_name
+from gatdiag.structure.adapters import ADAPTERS, BLOCKS, NORM, is_vector, parameter_role, weight_name
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
 
 Shape: TypeAlias = tuple[int, ...]
@@ -185,7 +185,11 @@ def _parameter_info(
     owner = weight.rpartition(".")[0]
     relative = weight.removeprefix(f"{path}.")
     role = parameter_role(
-        relative, len(shape), modules.kind(path), normalizes=bool(NORM.search(modules.kind(owner) or ""))
+        relative,
+        len(shape),
+        modules.kind(path),
+        normalizes=bool(NORM.search(modules.kind(owner) or "")),
+        is_vector=is_vector(shape),
     )
     return ParameterInfo(key, names, role, shape, trainable=True, module=owner)
 

@@ -323,3 +323,16 @@ def test_same_name_outside_the_libraries_is_no_adapter():
 def test_a_class_that_merely_mentions_a_norm_is_no_norm():
     owner = type("LayerNormGCN", (nn.Module,), {})()
     assert parameter_role("weight", 2, None, normalizes=is_normalization(owner)) == "feature weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_vector", "role"),
+    [
+        ("a", True, "attention vector"),  # pyGAT
+        ("a", False, "feature weight"),
+        ("attn_l", False, "attention vector"),  # DGL
+        ("weight", True, "feature weight"),
+    ],
+)
+def test_attention_vectors_of_other_libraries_are_known_by_name_and_shape(name, is_vector, role):
+    assert parameter_role(name, 2, None, normalizes=False, is_vector=is_vector) == role

@@ -9,7 +9,8 @@
 - `check`: the numerical check of every law, by gradients at random points (`point`)
 - `no_effect`: parameters that cancel out of the output; `zero_factors`: those that multiply only zeros
 - `terms`, `assembly` and `find`: laws with names
-- `live`: the laws of a training, from its own forward passes as they run (`training_trace`)
+- `live`: the laws of a training, from its own forward passes as they run (`training_trace`); `mixing`: what
+  else is seen of these
 - `laws`: the result: delta, c (from `sums`), and c after the next optimizer step (`prediction`)
 """
 

@@ -25,6 +25,7 @@ from gatdiag.laws.find import (
     require_constant_rows,
 )
 from gatdiag.laws.laws import Laws
+from gatdiag.laws.mixing import Mixing
 from gatdiag.laws.trace import Running, unobserved
 from gatdiag.laws.training_trace import TrainingTrace, keep_from_dynamo
 from gatdiag.laws.zero_factors import only_times_zeros
@@ -93,6 +94,11 @@ class ForwardTrace:
     def read_attributes(self) -> dict[str, Tensor]:
         """Plain tensors among the attributes of modules that the forward pass read, by name."""
         return {} if self._trace is None else self._trace.read_attributes
+
+    @property
+    def mixing(self) -> Mixing:
+        """The operations of the forward pass that mix rows."""
+        return Mixing() if self._trace is None else self._trace.mixing
 
     def enter(self, module: nn.Module) -> None:
         """To be called before each call of one of the model's modules."""

@@ -27,6 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.flow import has_scale
 from gatdiag.laws.label import Label
+from gatdiag.laws.mixing import Mixing
 from gatdiag.laws.rules import Call, Labels, Rule
 from gatdiag.laws.trace import OUTPUT, Running, Trace, unobserved
 from gatdiag.structure.tensors import tensor_arguments, walk
@@ -52,6 +53,7 @@ class TrainingTrace(Trace):
         emptied: The operations that ran on nothing.
         reads: Name of a parameter -> number of operations that read it.
         read_attributes: Name of an attribute that is a plain tensor, no parameter or buffer, and was read -> itself.
+        mixing: The operations that mix rows.
         error: Why nothing can be said of the forward pass, if so.
         seconds: Computing time that following the operations has taken.
     """
@@ -70,6 +72,7 @@ class TrainingTrace(Trace):
         self.reads = Counter[str]()
         self._attributes: dict[int, str] = {}
         self.read_attributes: dict[str, Tensor] = {}
+        self.mixing = Mixing()
         self.error: str | None = None
         self.seconds = 0.0
 
@@ -112,14 +115,14 @@ class TrainingTrace(Trace):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
-        if self.error is not None:
-            return
         if self.seconds > MAX_SECONDS:
-            self.error = f"tracing was stopped after {MAX_SECONDS:g} s; gatdiag.find_laws has no limit"
+            self.error = self.error or f"tracing was stopped after {MAX_SECONDS:g} s; gatdiag.find_laws has no limit"
             return
-        start = time.thread_time()
-        with self._contained(f"in {func} in {self._current_module()}"):
-            self._follow_within_limit(func, arguments, out, shape)
+        start, module = time.thread_time(), self._current_module()
+        with self._contained(f"in {func} in {module}"):
+            self.mixing.observe(func._schema.name.removeprefix("aten::"), arguments, out, module)
+            if self.error is None:
+                self._follow_within_limit(func, arguments, out, shape)
         self.seconds += time.thread_time() - start
 
     def _follow_within_limit(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:

@@ -8,10 +8,12 @@ gradient.
 
 import inspect
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gatdiag.laws.mixing import Mixing
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
@@ -40,6 +43,7 @@ from gatdiag.recorder.normalization import BatchNorms
 from gatdiag.recorder.precision import PrecisionFacts
 from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
+from gatdiag.structure.adapters import adapter_name
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors
 
@@ -51,6 +55,8 @@ _MAX_ARGUMENTS: Final = 100
 _MAX_PLAIN: Final = 100_000  # entries of a tensor among a module's attributes; larger ones hold data
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
+_PROPAGATING: Final = ("SGConv", "SSGConv", "APPNP")  # many hops, and weights for none of them
+_REPEATED: Final = 6  # runs of a layer in one pass, as of a recurrent cell
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,12 @@ class Inspection:
         self._targets: list[dict[str, Any]] = []  # common targets of the rows of each output
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
+        self._layers_at = 0  # the last step in which layers were inspected
+        self._repeats: dict[str, dict[str, Any]] = {}  # layer that runs many times in a pass -> how its output grows
+        self._mixing: dict[str, Any] = {}
+        self._rows: dict[str, int] = {}  # layer -> of its input
+        self._has_several_kinds = False  # a convolution is given nodes of several kinds
+        self._hops: dict[str, int] = {}  # layer -> over how many edges its messages go
         self._after_sigmoid: set[str] = set()  # layers
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
         self._edge_weights: dict[str, dict[str, int]] = {}  # layer -> of negative ones, and of NaN
@@ -125,17 +137,23 @@ class Inspection:
 
     def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
+        self._note_kind(layer, module, inputs)
         self._inspect_edges(layer, module, inputs)
+        self._layers_at = self._step
         if not self._inputs and not self._first_inputs:
             self._first_inputs = _data(module, inputs)
         tensors = [x for _, x in named_tensors(inputs) if not is_distributed(x)]
         self._precision.on_activations(tensors)
         x = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
-        if x is None or not x.numel() or not x.requires_grad:  # zero columns in the data are not dead units
+        if x is None or not x.numel():
+            return
+        channels = channel_axis(module, x)
+        self._rows[layer] = x.numel() // x.shape[channels]
+        if not x.requires_grad:  # zero columns in the data are not dead units
             return
         if criterion.last_operation(x).startswith("Sigmoid"):
             self._after_sigmoid.add(layer)
-        share = criterion.zero_column_fraction(as_rows(x.detach(), channel_axis(module, x)))
+        share = criterion.zero_column_fraction(as_rows(x.detach(), channels))
         if share is not None:
             _call_on_host(self._note_zero_inputs, layer, self._step, share)
 
@@ -144,9 +162,15 @@ class Inspection:
         if math.isnan(share):
             return
         known = self._layers.setdefault(layer, {"first": share, "since": None})
-        known["last"] = share
+        known |= {"last": share, "seen": step}
         known["since"] = (step if known["since"] is None else known["since"]) if share >= 0.9 else None
         self._has_changed = True
+
+    def _note_kind(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Note whether a convolution is given nodes of several kinds, and over how many hops it sums."""
+        self._has_several_kinds |= hasattr(type(module), "propagate") and has_several_kinds(inputs)
+        if adapter_name(module) in _PROPAGATING and isinstance(hops := getattr(module, "K", None), int):
+            self._hops[layer] = hops
 
     def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         edges, x = find_edge_index(module, inputs), first_tensor(inputs)
@@ -284,6 +308,13 @@ class Inspection:
         ]
         self._has_changed = True
 
+    def note_mixing(self, mixing: Mixing) -> None:
+        """Note what was seen of sums over neighbors and of attention in the first step."""
+        peaks = {module: float(share) for module, share in mixing.peaks.items()}
+        known = {module: share for module, share in peaks.items() if math.isfinite(share)}
+        self._mixing = {"propagations": mixing.propagations, "attention_peaks": known}
+        self._has_changed = True
+
     def on_backward_start(self, parameters: Sequence[Tensor]) -> bool:
         """Called at the beginning of a backward pass; returns whether gradients were cleared before it."""
         self._has_changed |= self._loop.on_backward_start(parameters)
@@ -402,6 +433,8 @@ class Inspection:
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
+        if not self._repeats and self.is_due and sample.forward_pass is not None:
+            self._note_repeats(sample.forward_pass.norms)
         sample.is_reached = np.array(self._are_reached(), dtype=bool)
         self._batches.before_step(sample)
         self._has_changed |= self._loop.before_step(optimizers, self.parameters, self._step)
@@ -428,6 +461,12 @@ class Inspection:
         self._loop.after_step(self.parameters, self._step, is_due=self.is_due)
         if self.is_due:
             self._precision.after_step(sample, flat)
+
+    def _note_repeats(self, norms: Mapping[str, Sequence[Any]]) -> None:
+        """Note how the outputs of layers grow that run many times, each time on what they returned the last time."""
+        often = {layer: [*map(float, each)] for layer, each in norms.items() if len(each) >= _REPEATED}
+        self._repeats = {layer: _describe_growth(each) for layer, each in often.items()}
+        self._has_changed |= bool(often)
 
     def start_step(self, step: int, record: int | None) -> None:
         """Begin a step.
@@ -463,7 +502,9 @@ class Inspection:
         graph = dict(self._graph)
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
-        layers = {"zero_inputs": self._layers, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges}
+        live = {name: one for name, one in self._layers.items() if one["seen"] == self._layers_at}
+        layers = {"zero_inputs": live, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges,
+                  "hops": self._hops, "rows": self._rows, "has_several_kinds": self._has_several_kinds}  # fmt: skip
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages}
         of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
@@ -471,7 +512,9 @@ class Inspection:
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        measured = {**self._modules, **self._precision.as_meta()}
+        measured = {**self._modules, **self._precision.as_meta(), **self._mixing}
+        if self._repeats:
+            layers["repeats"] = self._repeats
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
         return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
 
@@ -493,6 +536,14 @@ def _data(module: nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
              named_tensors(item, name)]  # fmt: skip
     matrices = ((name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad)
     return [(name, x) for name, x in matrices if x.layout is torch.strided and not is_distributed(x)]
+
+
+def _describe_growth(norms: Sequence[float]) -> dict[str, Any]:
+    """How often a layer ran, the last norm of its output over the first, and the share of runs in which it grew."""
+    growth = norms[-1] / norms[0] if norms[0] > 0 else 0.0
+    rising = sum(not after <= before for before, after in pairwise(norms)) / (len(norms) - 1)
+    largest = sys.float_info.max  # also for an overflow
+    return {"runs": len(norms), "growth": growth if growth < largest else largest, "rising": rising}
 
 
 def _is_regular(x: Tensor) -> bool:

@@ -198,6 +198,7 @@ class ForwardPass:
         channels: Layer -> axis of its output.
         edges: Layer -> edges between the rows of X.
         outputs: Layer -> statistics of its output, which stay on an accelerator.
+        norms: Layer -> the norm of its output in each run.
         gradients: Layer -> statistics of the gradient of its output.
         attention: Layer -> statistics of its attention coefficients.
         metrics: Layer -> column -> value.
@@ -214,6 +215,7 @@ class ForwardPass:
     channels: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
     outputs: dict[str, OutputStatistics] = field(default_factory=dict)
+    norms: dict[str, list[Any]] = field(default_factory=dict)
     gradients: dict[str, OutputStatistics] = field(default_factory=dict)
     attention: dict[str, AttentionSpread] = field(default_factory=dict)
     metrics: dict[str, dict[str, Tensor]] = field(default_factory=dict)

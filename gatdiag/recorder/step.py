@@ -552,6 +552,7 @@ class StepRecorder:
         trace = self.modules.trace
         if trace is not None:
             self.guard("signals", self.inspection.note_plain_tensors, trace.read_attributes)
+            self.guard("signals", self.inspection.note_mixing, trace.mixing)
         self.modules.end_trace()
         self._binding = Binding(self._root)
         is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())

@@ -58,7 +58,10 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         at the first NaN), "slope_end", "plain_tensors", "loop", "input_sizes" (of inputs, by step),
                         "graphs" (nodes of a batch of graphs, and how many its edges need), "batch_labels",
                         "class_weights", "normalization" (rows of batch norms, and how far running statistics are from
-                        those of batches), "evaluation" (calls without gradients)}, of which any may be missing
+                        those of batches), "evaluation" (calls without gradients), "hops", "rows" and
+                        "has_several_kinds" (of layers), "propagations" (sums over neighbors that the model makes
+                        without a layer for it), "attention_peaks" {module: share of rows}, "repeats" {layer: how its
+                        output grows where it runs many times in a pass}}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

@@ -55,7 +55,12 @@ _SIGNALS: Final = {
         "labels?": ([int], None),
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
     },
-    "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER}},
+    "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER, "seen?": _COUNT}},
+    "repeats?": {"*": {"runs": int, "growth": float, "rising": float}},
+    "propagations?": int,
+    "hops?": {"*": int},
+    "rows?": {"*": int},
+    "attention_peaks?": {"*": float},
     "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER, "pairs?": _NUMBER, "is_rearranged?": bool}},
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),
@@ -98,7 +103,7 @@ _SIGNALS: Final = {
     "evaluation_from?": _COUNT,
     "batch_norms?": {"*": int},
     "dropout?": {"*": float},
-    **dict.fromkeys(("is_rough?", "is_linear_chain?", "has_scaled_loss?"), bool),
+    **dict.fromkeys(("is_rough?", "is_linear_chain?", "has_scaled_loss?", "has_several_kinds?"), bool),
 }
 META_SHAPE: Final = {
     "schema": int,

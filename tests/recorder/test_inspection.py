@@ -371,7 +371,7 @@ def test_dead_units_are_seen_where_they_feed_a_layer(tmp_path):
     with torch.no_grad():
         model[0].bias.fill_(-50.0)
     run, _ = train(tmp_path / "run", model, steps=60)
-    assert run.meta["signals"]["zero_inputs"]["2"] == {"first": 1.0, "since": 0, "last": 1.0}
+    assert run.meta["signals"]["zero_inputs"]["2"] == {"first": 1.0, "since": 0, "last": 1.0, "seen": 50}
     assert gatdiag.diagnose(run).verdict.code == "dead-units"
 
 

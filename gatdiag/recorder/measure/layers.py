@@ -205,6 +205,7 @@ class LayerMeasurer:
         matrix = smoothing.as_rows(output.detach(), channels)
         if "outputs" in self._due_groups:
             self._measure(forward_pass, forward_pass.outputs, layer, matrix)
+            forward_pass.norms.setdefault(layer, []).append(forward_pass.outputs[layer].output_norm)
         if self._due_metrics:
             if any(metric.needs == "edges" for metric in self._due_metrics):
                 edges, reason = self._edges.between_rows(module, inputs, output, channels)

@@ -1,6 +1,7 @@
 """Depth: gradients explode or vanish, rows become alike (oversmoothing) or multiples of one vector (rank collapse)."""
 
 import math
+from collections.abc import Container
 from statistics import median_high
 
 from gatdiag.diagnosis import remedy
@@ -31,6 +32,10 @@ _OWN_WEIGHT = Remedy(
     "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # with a weight for the node itself; or fewer edges"
 )
 _RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
+_BOUNDED = Remedy(
+    "torch.nn.init.orthogonal_(cell.weight)  # of the weights that are applied again and again, before training\n"
+    "# or a gated cell, torch.nn.GRUCell or torch.nn.LSTMCell"
+)
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
 
@@ -46,18 +51,22 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
         "explode": Limit(
             30, "growth of the hidden outputs from first to last; healthy runs 0.12 to 10, faulty runs 7.8 to 3e7"
         ),
+        "each-run": Limit(0.8, "share of the runs of a layer in which its output grows, where it runs many times"),
         "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
         "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
     },
 )
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
-    norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
-    if len(norms) < 5:
-        return f"this check needs 6 layers with a recorded output, got {len(norms) + 1}"
     gain = median_high(facts.gains.values()) if facts.gains else 1.0
     if facts.is_learning or not gain < limit("gain-large"):
         return None
+    if (through_time := _through_time(facts)) is not None:
+        return through_time
+    stack = _without_normalization(facts)
+    norms, grads = _hidden(facts, "output_norm", stack), _hidden(facts, "output_gradient_norm", stack)
+    if len(norms) < 5:
+        return f"this check needs 6 layers with a recorded output and no normalization between, got {len(norms) + 1}"
     grow = _ratio(norms[-1], norms[0])
     back = _ratio(grads[0], grads[-1]) if grads else math.nan
     most = grow if facts.is_preflight else max(grow, back)  # normalizations scale gradients of networks that train
@@ -84,6 +93,40 @@ def check_exploding(facts: Facts) -> Finding | str | None:
     )
 
 
+def _through_time(facts: Facts) -> Finding | None:
+    """A layer that runs many times on what it returned the last time, and whose output grows each time."""
+    repeats: dict[str, dict[str, float]] = facts.signals.get("repeats", {})
+    growing = {name: one["growth"] for name, one in repeats.items() if one["rising"] >= limit("each-run")}
+    worst = max(growing, key=growing.__getitem__, default="")
+    if not growing.get(worst, 0.0) > limit("explode"):
+        return None
+    runs = repeats[worst]["runs"]
+    return facts.finding(
+        "depth-exploding-gradient",
+        f"Layer {short(worst)} runs {runs:g} times in a forward pass, and its output grows {number(growing[worst])} "
+        "times from the first run to the last: the same weights are applied again and again.",
+        Evidence(f"norm of the last output of layer {short(worst)} over that of the first", growing[worst]),
+        Evidence("runs in a forward pass", runs),
+        threshold=f"Flagged above {threshold_text('explode', 'each-run')}.",
+        layers=(worst,),
+        steps=(0,),
+        remedy=_BOUNDED,
+        falsified_by="With a gated cell, such as torch.nn.GRUCell, the learning curve is the same.",
+    )
+
+
+def _without_normalization(facts: Facts) -> list[str]:
+    """The longest stack of layers, with the output layer, in which no normalization resets the scale."""
+    stacks: list[list[str]] = [[]]
+    kinds = {layer["name"]: str(layer.get("kind")) for layer in facts.layers}
+    for name in facts.node_layers:
+        if "Norm" in kinds[name]:
+            stacks.append([])
+        else:
+            stacks[-1].append(name)
+    return max(stacks, key=len)
+
+
 @cause(
     "depth-vanishing-gradient",
     "Gradients vanish with depth",
@@ -107,7 +150,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         return f"this check needs 4 layers with a recorded gradient, got {len(grads)}"
     if facts.is_learning:
         return None
-    threshold = "vanish-alike" if facts.has_convolutions and _alike(facts) else "vanish"
+    threshold = "vanish-alike" if facts.mixes_nodes and _alike(facts) else "vanish"
     ratio = _ratio(grads[0], grads[-1])
     if not 0 < ratio < limit(threshold):
         return None
@@ -136,6 +179,10 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     falsified_by=_SHALLOW,
     limits={
         "alike": Limit(1e-2, "relative mu of the last layers; healthy runs 0.075 to 0.89, faulty runs 7e-8 to 9e-4"),
+        "hops": Limit(8, "hops within one convolution, without weights between them"),
+        "hops-left": Limit(
+            0.2, "effective rank above one that is left of many hops; healthy runs 0.21 and more, faulty runs 0 to 0.15"
+        ),
         "rank-low": Limit(2.5, "effective rank of the first hidden output; usually 10 or more"),
         "rank-one": Limit(
             1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
@@ -150,13 +197,13 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
     """Rows become alike, or multiples of one vector, over graph convolutions, while they keep their norm."""
     if not facts.profile("relative_mu"):
         return "relative mu was not recorded"
-    if facts.is_learning or not facts.has_convolutions or layers_of_rank_one(facts):
+    if facts.is_learning or not facts.mixes_nodes or layers_of_rank_one(facts):
         return None
-    return (
-        _alike(facts)
-        or _alike_at_once(facts)
-        or (_one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts))
-    )
+    if unclear := _has_constant_kind(facts):
+        return unclear
+    if (found := _alike(facts) or _alike_at_once(facts) or _over_hops(facts)) is not None:
+        return found
+    return _one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts)
 
 
 @cause(
@@ -175,9 +222,9 @@ def check_rank_collapse(facts: Facts) -> Finding | str | None:
         return "the effective rank was not recorded"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
-    if facts.is_learning or (facts.has_convolutions and _is_deep(facts)):
+    if facts.is_learning or (facts.mixes_nodes and _is_deep(facts)):
         return None
-    return _one_direction(facts, "rank-collapse")
+    return _has_constant_kind(facts) or _one_direction(facts, "rank-collapse")
 
 
 def layers_of_rank_one(facts: Facts) -> dict[str, float]:
@@ -299,6 +346,46 @@ def _is_given_data(facts: Facts, layer: str) -> bool:
     return bool(inputs) and not inputs[0]["non_finite"] and inputs[0]["columns"] in takes
 
 
+def _has_constant_kind(facts: Facts) -> str:
+    """The reason why rows are not compared if those of some node types are alike from the start."""
+    spreads = [one["relative_mu"] for one in facts.inputs if one["rows"] > 1]
+    is_constant = any(spread < limit("input-constant") for spread in spreads)
+    if not facts.signals.get("has_several_kinds") or not is_constant:
+        return ""
+    return "nodes of one type have the same features, and what is recorded of a layer may be of these"
+
+
+def _over_hops(facts: Facts) -> Finding | None:
+    """Many hops within one convolution, whose output has rank one."""
+    hops: dict[str, int] = facts.signals.get("hops", {})
+    ranks = facts.profile("effective_rank")
+    widths = {name: _columns(facts, name) for name in hops if hops[name] >= limit("hops") and name in ranks}
+    left = {name: (ranks[name] - 1) / (width - 1) for name, width in widths.items() if width > 2}
+    name = min(left, key=left.__getitem__, default="")
+    if not name or not left[name] < limit("hops-left"):
+        return None
+    return _smoothing(
+        facts,
+        "depth-oversmoothing",
+        f"Over the {hops[name]} hops within layer {short(name)} the nodes become alike: an effective rank of "
+        f"{number(ranks[name])} is left of {widths[name]} columns.",
+        Evidence(f"effective rank of the output of {short(name)}, less one, over its columns, less one", left[name]),
+        "hops-left",
+        (name,),
+        _FEWER_HOPS,
+    )
+
+
+def _columns(facts: Facts, name: str) -> int:
+    """The width of the output of a layer: that of its weights, or of the last ones before it."""
+    width = 0
+    for layer in facts.layers:
+        width = next((rows for rows, _ in matrices(layer).values()), width)
+        if layer["name"] == name:
+            return width
+    return width
+
+
 def _within_a_layer(facts: Facts) -> Finding | str | None:
     """Many hops within one convolution (SGC, APPNP): low rank of its output, but not of its input."""
     ranks = list(facts.profile("effective_rank").items())
@@ -327,7 +414,11 @@ def _within_a_layer(facts: Facts) -> Finding | str | None:
 
 def _one_direction(facts: Facts, code: str) -> Finding | None:
     """Effective rank of the last hidden layer is low, and far below that of the first."""
-    rank = {name: value for name, value in list(facts.profile("effective_rank").items())[:-1] if math.isfinite(value)}
+    first, last = (facts.profile("relative_mu", last=is_last) for is_last in (False, True))
+    alike = {name for name, mu in first.items() if mu < limit("input-constant")}
+    for_a_moment = {name for name in alike if last.get(name, 0.0) > limit("alike")}
+    ranks = list(facts.profile("effective_rank").items())[:-1]
+    rank = {name: value for name, value in ranks if math.isfinite(value) and name not in for_a_moment}
     if len(rank) < 2 or not _keeps_size(facts):
         return None
     values = list(rank.values())
@@ -387,9 +478,10 @@ def _smoothing(
     )
 
 
-def _hidden(facts: Facts, column: str) -> list[float]:
-    """Finite values of all layers but the last, whose width is the number of classes."""
-    return [value for value in list(facts.profile(column).values())[:-1] if math.isfinite(value)]
+def _hidden(facts: Facts, column: str, names: Container[str] | None = None) -> list[float]:
+    """Finite values of all layers, or of those with these names, but the last, whose width is the number of classes."""
+    found = {name: value for name, value in facts.profile(column).items() if names is None or name in names}
+    return [value for value in list(found.values())[:-1] if math.isfinite(value)]
 
 
 def _ratio(above: float, below: float) -> float:

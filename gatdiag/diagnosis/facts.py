@@ -1,9 +1,10 @@
 """A run as the checks need it: how training went, norms by layer and by step. Computed on first access."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from statistics import geometric_mean
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ declare_limits(
     {
         "kept": Limit(0.9, "share of the loss of the best constant prediction that is gone, from the first step on"),
         "same-loss": Limit(0.5, "relative difference of the loss and the cross-entropy of its rows with a gradient"),
+        "pooled": Limit(0.25, "of the rows that the first convolution is given: fewer are clusters of its nodes"),
+        "together": Limit(0.5, "share of the recorded steps in which all optimizers move their parameters"),
         "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
     }
 )
@@ -109,9 +112,11 @@ class Facts:
 
     @cached_property
     def not_in_optimizer(self) -> list[str]:
-        """Trainable parameters that the output depends on, as far as it is known, and that no optimizer holds."""
+        """Trainable parameters that the loss depends on, as far as it is known, and that no optimizer holds."""
         known = {*self.in_optimizer, *self.signals.get("unreached", ())}
-        return [name for name, one in self.trainable.items() if known.isdisjoint(one.get("names") or [name])]
+        # without a gradient, its turn in a layer-wise training may not have come
+        used = {name: one for name, one in self.trainable.items() if name not in self.without_gradient}
+        return [name for name, one in used.items() if known.isdisjoint(one.get("names") or [name])]
 
     def setting(self, name: str) -> float:
         """The largest number of a setting, such as "momentum", over all groups; 0 if there is none."""
@@ -119,9 +124,36 @@ class Facts:
         return max((float(value) for value in values if isinstance(value, int | float)), default=0.0)
 
     @cached_property
+    def decays(self) -> Floats:
+        """The weight decay of each parameter in the table `parameters`: that of its group, 0 in none."""
+        found = {
+            name: float(decay)
+            for group in self.groups
+            for name in group.get("parameters") or self.parameter_names
+            if isinstance(decay := group.get("weight_decay"), int | float)
+        }
+        return np.array([found.get(name, 0.0) for name in self.parameter_names])
+
+    @cached_property
     def has_several_optimizers(self) -> bool:
         """Several optimizers take steps, as in adversarial training, each with gradients and labels of its own."""
         return len(self.run.meta["optimizers"]) > 1
+
+    @cached_property
+    def takes_turns(self) -> bool:
+        """Optimizers of different parameters step one after another all along, as in adversarial training."""
+        held = [
+            {name for group in one["groups"] for name in group.get("parameters") or []}
+            for one in self.run.meta["optimizers"]
+        ]
+        held = [names for names in held if not names.isdisjoint(self.moved)]
+        if len(held) < 2 or any(not one.isdisjoint(other) for one, other in combinations(held, 2)):
+            return False
+        columns = [[name in names for name in self.parameter_names] for names in held]
+        moves = np.array([(self.update_ratios[:, which] > 0).any(axis=1) for which in columns])
+        first, last = np.array_split(moves, 2, axis=1)
+        lasts = (first.any(axis=1) == last.any(axis=1)).all()
+        return bool(lasts and moves.all(axis=0).mean() < limit("together"))
 
     @cached_property
     def is_adam(self) -> bool:
@@ -132,6 +164,11 @@ class Facts:
     def has_convolutions(self) -> bool:
         """The network has a graph convolution."""
         return any(is_conv(layer) for layer in self.layers)
+
+    @cached_property
+    def mixes_nodes(self) -> bool:
+        """Most layers sum over neighbors: by graph convolutions, or by products that the model writes out."""
+        return self.has_convolutions or self.signals.get("propagations", 0) >= limit("deep")
 
     @cached_property
     def has_residual_streams(self) -> bool:
@@ -171,6 +208,12 @@ class Facts:
         return is_lost or (noted is not None and int(noted["step"]) >= last)
 
     @cached_property
+    def steps_until_broken(self) -> int:
+        """Number of steps before the first NaN or infinity, or of all."""
+        noted = self.run.meta["first_non_finite"]
+        return self.step_count if noted is None else int(noted["step"])
+
+    @cached_property
     def first_loss(self) -> float:
         """The first value of the loss; NaN without a loss."""
         return float(self.loss.iloc[0]) if len(self.loss) else math.nan
@@ -199,10 +242,20 @@ class Facts:
         labels = np.asarray(self.output.get("labels") or [], float)
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
-            return float(-(share * np.log(share)).sum()) * self.loss_unit
+            entropy = float(-(share * np.log(share)).sum())
+            return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
         if (variance := self.target_variance) > 0:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
+
+    def _has_other_parts(self, entropy: float) -> bool:
+        """The logged loss is a sum of the cross-entropy that its gradient shows, and of others.
+
+        Outputs that are far too large saturate the softmax, so that the gradient shows less than there is.
+        """
+        shown = float(self.output.get("first_cross_entropy", math.nan))
+        is_usual = shown <= limit("jump") * entropy
+        return is_usual and self.first_loss > (1 + limit("same-loss")) * shown * self.loss_unit
 
     @cached_property
     def broadcast_loss(self) -> float:
@@ -316,7 +369,10 @@ class Facts:
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
-        return judge_course(self.finite_loss, self.step_count, chance=self.chance_loss, path=self.path, scores=known)
+        course = judge_course(self.finite_loss, self.step_count, chance=self.chance_loss, path=self.path, scores=known)
+        if course.state == "failing" and self.takes_turns and not self.path < limit("frozen"):
+            return Course("unknown", f"{course.reason}, but networks take turns: what one lowers, another may raise")
+        return course
 
     @cached_property
     def path(self) -> float:
@@ -451,7 +507,24 @@ class Facts:
     @cached_property
     def unmeasured(self) -> set[str]:
         """Parameters that are not measured, whose gradients are therefore unknown: complex and sparse ones."""
-        return {name for name, norms in zip(self.parameter_names, self.norms.T, strict=True) if np.isnan(norms).all()}
+        return {name for name, norms in self._by_parameter(self.norms) if np.isnan(norms).all()}
+
+    def _by_parameter(self, grid: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Each parameter with its column of a grid."""
+        return zip(self.parameter_names, grid.T, strict=True)
+
+    @cached_property
+    def without_gradient(self) -> set[str]:
+        """Parameters that got no gradient at any recorded step, neither a number nor NaN."""
+        if not self.has_recorded_gradients:
+            return set()
+        seen = ~np.isnan(self.gradient_norms) | (self.parameter_grid("gradient_non_finite") > 0)
+        return {name for name, there in self._by_parameter(seen) if not there.any()} - self.unmeasured
+
+    @cached_property
+    def moved(self) -> set[str]:
+        """Parameters whose norm changed from one recorded step to another, whatever was seen of their gradients."""
+        return {name for name, norms in self._by_parameter(self.norms) if len({*norms[np.isfinite(norms)]}) > 1}
 
     @cached_property
     def update_ratios(self) -> Floats:
@@ -518,9 +591,14 @@ class Facts:
         """Names of the layers whose rows are nodes, as far as it is known.
 
         Layers after a pooling have other rows, so their norms cannot be compared. In networks with graph convolutions,
-        plain layers after the last convolution are therefore left out.
+        plain layers after the last convolution are therefore left out, and all that are given few rows.
         """
         layers = [layer for layer in self.layers if layer["name"] not in self.score_layers]
+        if self.mixes_nodes:
+            rows: dict[str, int] = self.signals.get("rows", {})
+            in_order = sorted(layers, key=is_conv, reverse=True)  # other layers may be given edges
+            least = limit("pooled") * next((rows[one["name"]] for one in in_order if one["name"] in rows), 0)
+            layers = [layer for layer in layers if rows.get(layer["name"], least) >= least]
         convolutions = [place for place, layer in enumerate(layers) if is_conv(layer)]
         end = convolutions[-1] + 1 if convolutions else len(layers)
         behind = [layer for layer in layers[end:] if layer.get("kind") not in _GRAPH_LEVEL]
@@ -533,11 +611,17 @@ class Facts:
         is_read = True  # the last layer is the prediction
         for layer in reversed(self.layers):
             shapes = list(matrices(layer).values())
-            if shapes and not is_read and all(rows == 1 for rows, _ in shapes):
+            if not is_read and layer["name"] in self.single_units:
                 found.add(layer["name"])
             if any(shape != (1, 1) for shape in shapes):
                 is_read = any(columns == 1 for _, columns in shapes)
         return found
+
+    @cached_property
+    def single_units(self) -> set[str]:
+        """Layers of one neuron."""
+        shapes = {layer["name"]: matrices(layer).values() for layer in self.layers}
+        return {name for name, of_layer in shapes.items() if of_layer and all(rows == 1 for rows, _ in of_layer)}
 
     @cached_property
     def gains(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ compared with the thresholds.
 """
 
 import math
+from itertools import pairwise
 from statistics import geometric_mean
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
-from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.facts import Facts, matrices, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.laws import STOPPED, reason_without_laws, relative_to_weights
@@ -91,17 +92,23 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     column="parameters.relative_gradient_norm",
     falsified_by="With Glorot initialization the gradients of the first layer are just as small.",
     remedy=GLOROT,
-    limits={"gain-small": Limit(0.15, "times Glorot's norm, geometric mean over layers; faulty runs 6e-4 to 0.02")},
+    limits={
+        "gain-small": Limit(
+            0.05,
+            "times Glorot's norm, geometric mean over layers; faulty runs 6e-4 to 0.02, small transformers from 0.06",
+        )
+    },
 )
 def check_too_small(facts: Facts) -> Finding | str | None:
     """Initial weights far below Glorot's."""
     gains = facts.gains
     if not gains:
         return _NOT_RECORDED
-    if layers_of_rank_one(facts):
+    if layers_of_rank_one(facts) or _is_normalized(facts):
         return None
     layer, mean = min(gains, key=gains.__getitem__), geometric_mean(gains.values())
-    is_single = gains[layer] < limit("gain-small") / 3 and max(gains.values()) < 5 and facts.state != "trained"
+    has_no_large = max(gains.values()) < 5 and facts.state != "trained"
+    is_single = gains[layer] < limit("gain-small") / 3 and has_no_large and _is_read(facts, layer)
     if not (mean < limit("gain-small") or is_single):
         return None
     return facts.finding(
@@ -115,6 +122,26 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         severity=facts.severity_of_start,
         steps=(0,),
     )
+
+
+def _is_normalized(facts: Facts) -> bool:
+    """Normalizations among the layers scale up again what small weights make, as in every transformer."""
+    count = sum("Norm" in str(layer.get("kind")) for layer in facts.layers)
+    return 3 * count >= len(facts.gains)
+
+
+def _is_read(facts: Facts, name: str) -> bool:
+    """The output of a layer is the input of one behind it: heads of policies, and of values, may begin near zero."""
+    names = [layer["name"] for layer in facts.layers]
+    behind = names[names.index(name) + 1 :] if name in names else []
+    return any(_is_fed(facts, name, other) for other in behind)
+
+
+def _is_fed(facts: Facts, name: str, behind: str) -> bool:
+    """A layer has as many inputs as another has outputs, as far as they have matrices."""
+    shapes = {layer["name"]: [*matrices(layer).values()] for layer in facts.layers}
+    outputs, inputs = shapes.get(name, []), shapes.get(behind, [])
+    return not (outputs and inputs) or not {rows for rows, _ in outputs}.isdisjoint(columns for _, columns in inputs)
 
 
 @cause(
@@ -162,7 +189,9 @@ def check_balance(facts: Facts) -> Finding | str | None:
 
 
 def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
-    jumps = np.diff(np.log(gains))
+    # a layer may not read what the one before it returns, as where a policy and a value have networks of their own
+    joined = [_is_fed(facts, *pair) for pair in pairwise(facts.gains)]
+    jumps = np.where(joined, np.diff(np.log(gains)), 0.0)
     factor, least = float(np.exp(np.abs(jumps).max())), math.log(4)
     is_alternating = len(jumps) == 1 or bool(jumps.max() > least and jumps.min() < -least)
     if factor <= limit("gain-jump") or not is_alternating or not 0.1 < geometric_mean(gains) < 10:

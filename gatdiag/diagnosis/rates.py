@@ -366,6 +366,8 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     if not 0 < left < limit("clip"):  # at 0 the gradients were cleared, see check_signal
         return None
     is_outweighed = _clips_below_decay(facts)
+    if facts.path > limit("path") and not is_outweighed:
+        return None  # steps of the bounded length are long enough
     divides = facts.is_adam and median(after) > limit("adam-eps") * facts.setting("eps")
     if divides and not is_outweighed:
         return None  # Adam's steps do not depend on the scale of the gradient
@@ -395,6 +397,7 @@ def check_clipping(facts: Facts) -> Finding | str | None:
     needs_training=True,
     limits={
         "decay": Limit(0.5, "pull of the decay over that of the gradient; they are in equilibrium at 1"),
+        "nothing-left": Limit(0.05, "the same: what is left is noise, whatever pulls at it"),
         "shrunk": Limit(
             0.5, "norm of the weights at the end over the start; healthy runs 0.36 to 3.6, faulty runs 0.001 to 0.6"
         ),
@@ -411,12 +414,12 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         return found
     if facts.total_norm[0] == 0 or facts.step_count < limit("steps"):
         return None
-    rate = remedy.initial_learning_rate(facts)
     shrunk = float(facts.total_norm[-1] / facts.total_norm[0])
-    predicted = math.exp(facts.step_count * math.log1p(-min(rate * decay, 0.99))) if math.isfinite(rate) else 1.0
+    predicted = _predicted_shrinking(facts)
     pull = _late_pull(facts)
     gone = predicted < limit("shrunk") and shrunk < 0.95 and facts.state in ("failing", "partly")
-    if not pull > limit("decay") or not (shrunk < limit("shrunk") or gone):
+    outweighs = pull > limit("decay") and (shrunk < limit("shrunk") or gone)
+    if not outweighs and not (shrunk < limit("nothing-left") and predicted < limit("shrunk")):
         return None
     better = remedy.round_to_one_digit(min(5e-4, decay / 100))
     return facts.finding(
@@ -437,6 +440,15 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
     )
 
 
+def _predicted_shrinking(facts: Facts) -> float:
+    """What decay alone would leave of the norm of all weights."""
+    rate = remedy.initial_learning_rate(facts)
+    if not math.isfinite(rate):
+        return 1.0
+    left = (1 - np.minimum(rate * facts.decays, 0.99)) ** facts.step_count * facts.norms[0]
+    return float(np.sqrt(np.nansum(left**2)) / facts.total_norm[0])
+
+
 def _clips_below_decay(facts: Facts) -> bool:
     """Decay that is added to the gradient outweighs the clipped gradient, but would not outweigh all of it."""
     left, pull = median(facts.clipped_shares), _late_pull(facts)
@@ -448,15 +460,15 @@ def _late_pull(facts: Facts) -> float:
 
     Biases are left out: that of the output gets a gradient however small the weights are.
     """
-    decay = facts.setting("weight_decay")
     with np.errstate(all="ignore"):
         if _is_decoupled(facts):
-            pull = remedy.initial_learning_rate(facts) * decay / facts.step_ratios
+            decayed = np.sqrt(np.nansum((facts.decays * facts.norms) ** 2, axis=1))
+            pull = remedy.initial_learning_rate(facts) * decayed / (facts.step_ratios * facts.total_norm)
         else:
             is_bias = [len(facts.parameters.get(name, {}).get("shape", ())) == 1 for name in facts.parameter_names]
             kept = slice(None) if all(is_bias) else ~np.array(is_bias)
-            norms, gradients = facts.norms[:, kept], facts.gradient_norms[:, kept]
-            pull = decay * np.sqrt(np.nansum(norms**2, axis=1) / np.nansum(gradients**2, axis=1))
+            decayed, gradients = (facts.decays * facts.norms)[:, kept], facts.gradient_norms[:, kept]
+            pull = np.sqrt(np.nansum(decayed**2, axis=1) / np.nansum(gradients**2, axis=1))
     return median(pull[-max(5, len(facts.total_norm) // 4) :])
 
 

@@ -43,13 +43,13 @@ def judge_course(
     2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
        the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
        is partly. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
-    3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
-       counts; unless less than 1% is gone although the weights moved by 30% or more, as of a loss with an offset.
-       With an offset, or a negative loss, neither sign nor level counts, but the fall from the first to the last fifth
-       (medians) over its standard error by the noise between neighboring steps: below 5 of them it is failing, or
-       unknown if the noise is as large as the loss itself, which then measures no error (as in policy gradients). A
-       loss that fell further is unknown, as its lowest value is. With weights that moved by less than 1% in total,
-       every such training is failing.
+    3. Of another loss that was never negative the share of the first losses that is gone counts. If less than 35% is
+       gone, or a loss was negative, neither sign nor level counts, as the lowest value is not known, but the fall from
+       the first to the last fifth (medians) over its standard error by the noise between neighboring steps: below 5
+       of them it is failing, or unknown if the noise is as large as the loss itself, which then measures no error (as
+       in policy gradients). A loss that fell further is unknown, if the weights moved by 30% or more: contrastive
+       losses, and those of random negatives, end high. With weights that moved by less than 1% in total, every such
+       training is failing.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 
@@ -104,7 +104,8 @@ def _against_noise(losses: Floats, path: float) -> Course:
     if not _has_fallen(losses):
         is_noise = noise(losses) > limit("noise") * abs(float(np.median(losses)))
         return Course("unknown", f"{_moved(losses)}, mostly noise: log a score") if is_noise else _failing(losses)
-    if gone >= limit("offset") or (gone >= 0 and path < limit("path")):
+    has_moved = path >= limit("path") or (math.isnan(path) and gone < limit("offset"))
+    if gone >= 0 and not has_moved:
         return _failing(losses)
     return Course("unknown", f"{_moved(losses)}, and how low it can get is not known: log a score")
 

@@ -19,6 +19,7 @@ from gatdiag.summary import is_recorded
 _LEAKY = Remedy(*GLOROT.fixes, Action("leaky_relu", {"slope": 0.1}))
 
 _DIVIDE = "scale the scores down: gatdiag.remedies.lipschitz_normalize_(model)"
+_SCALE = Remedy("scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # in forward: over the root of the width")
 
 
 @cause(
@@ -43,8 +44,9 @@ def check_dead_units(facts: Facts) -> Finding | str | None:
         return "neither outputs nor inputs of layers were recorded"
     if facts.state == "trained":
         return None
-    shares = {name: float(one["last"] or 0.0) for name, one in fed.items()}
-    since = {name: int(one["since"] or 0) for name, one in fed.items()}
+    often = {name: one for name, one in fed.items() if one.get("seen", math.inf) > (one["since"] or 0)}
+    shares = {name: float(one["last"] or 0.0) for name, one in often.items()}
+    since = {name: int(one["since"] or 0) for name, one in often.items()}
     return (
         _finding(facts, shares, since, "inputs", "are zero at every node")
         or _from_column(facts, "dead_fraction", "outputs", "are zero at every node")
@@ -57,6 +59,8 @@ def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | N
     frame = frame[~frame[["non_finite", "gradient_non_finite"]].gt(0).any(axis=1)]
     shares = values_at_step(frame, "layer", column, last=True)
     is_of_gradients = column == "gradient_dead_fraction"
+    if is_of_gradients:  # one unit may have a constant effect on purpose, as where all nodes form one cluster
+        shares = {name: share for name, share in shares.items() if name not in facts.single_units}
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):
         return None  # without any gradient, nothing can be said about units
     if is_of_gradients and _is_cut_off(values_at_step(frame, "layer", column), shares):
@@ -215,7 +219,7 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
 )
 def check_attention(facts: Facts) -> Finding | str | None:
     """Most nodes give one neighbor nearly all of their attention."""
-    peaks, entropies = facts.profile("attention_peak"), facts.profile("relative_attention_entropy")
+    peaks, entropies = _peaks_at_start(facts), facts.profile("relative_attention_entropy")
     if not peaks and not entropies:
         return "attention coefficients were not recorded, or there are none"
     if facts.state != "trained":
@@ -228,22 +232,29 @@ def check_attention(facts: Facts) -> Finding | str | None:
     worst = max(saturated, key=peaks.__getitem__) if peaks else min(saturated, key=entropies.__getitem__)
     value = (peaks or entropies)[worst]
     fresh = remedy.reinitialize_attention(facts, saturated)
-    text = f"{percent(value)} of the nodes give" if peaks else "Nodes give"
+    is_by_hand = worst in facts.signals.get("attention_peaks", {})
+    rows, entry = ("rows", "entry") if is_by_hand else ("nodes", "neighbor")
+    text = f"{percent(value)} of the {rows} give" if peaks else "Nodes give"
     return facts.finding(
         "attention-saturated",
-        f"{text} one neighbor nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
+        f"{text} one {entry} nearly all of their attention in layer {short(worst)}: the softmax is flat there, so "
         "attention cannot learn.",
         Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),
         threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
         layers=saturated,
         steps=(0 if is_first else facts.step_count - 1,),
-        remedy=Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),
+        remedy=_SCALE if is_by_hand else Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),
     )
 
 
 def saturated_at_start(facts: Facts) -> tuple[str, ...]:
     """Layers whose attention is saturated before the first step."""
-    return _saturated(facts.profile("attention_peak"), facts.profile("relative_attention_entropy"))
+    return _saturated(_peaks_at_start(facts), facts.profile("relative_attention_entropy"))
+
+
+def _peaks_at_start(facts: Facts) -> dict[str, float]:
+    """Of layers of PyG, and of modules that compute attention themselves."""
+    return {**facts.profile("attention_peak"), **facts.signals.get("attention_peaks", {})}
 
 
 def _saturated(peaks: dict[str, float], entropies: dict[str, float]) -> tuple[str, ...]:

@@ -61,8 +61,17 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
         threshold="Flagged from the first parameter on.",
         layers=_layers_of(facts, missing),
         parameters=tuple(missing),
+        severity="warning" if facts.state == "unknown" and _holds_first_layers(facts) else None,
         remedy=Remedy(f"{fix}  # once the model is complete and on its device"),
     )
+
+
+def _holds_first_layers(facts: Facts) -> bool:
+    """Optimizers hold all of the first layers and nothing of the others, whose turn in training may still come."""
+    are_held = [facts.in_optimizer.issuperset(names) for names in _trainable_by_layer(facts)]
+    held = sum(are_held)
+    others = {name for names in _trainable_by_layer(facts)[held:] for name in names}
+    return held > 0 and all(are_held[:held]) and facts.in_optimizer.isdisjoint(others)
 
 
 @cause(
@@ -86,12 +95,12 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     if not facts.has_recorded_gradients:
         return "no gradient was recorded"
     grads = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
-    broken = dict(zip(facts.parameter_names, facts.parameter_grid("gradient_non_finite").T, strict=True))
-    # not those that were frozen in the first step alone, as where two networks take turns
+    # what moved, or got a gradient later, was not frozen: two networks may take turns
     thawed = {name for name, values in grads.items() if np.isnan(values[0]) and not np.isnan(values).all()}
-    frozen = [name for name in facts.parameters if name not in facts.trainable and name not in thawed]
-    unknown = {*frozen, *facts.unmeasured, *(name for name, counts in broken.items() if (counts > 0).any())}
-    never = [name for name, values in grads.items() if name not in unknown and np.isnan(values).all()]
+    trained = {*facts.trainable, *thawed, *facts.moved}
+    frozen = [name for name in facts.parameters if name not in trained]
+    cut_off = facts.without_gradient.difference(frozen, facts.moved)
+    never = [name for name in grads if name in cut_off]
     zero = [name for name, values in grads.items() if name not in frozen and len(values) > 2 and (values == 0).all()]
     total = len(facts.parameters)
     if len(zero) >= total:
@@ -255,9 +264,10 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
         return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
     labels = [] if facts.has_several_optimizers else output.get("labels") or []
     seen = sum(labels)
-    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen:
+    is_early = facts.steps_until_broken < limit("steps")  # the first batches may lack a rare class
+    is_known = not (is_early and facts.is_non_finite)  # nor are rows counted whose softmax is saturated
+    if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and is_known:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
-        is_early = facts.step_count < limit("steps")  # the first batches may lack a rare class
         severity: Severity = "warning" if is_early else "error"
         return _no_signal(facts, text, Evidence("classes among the labels", 1.0), severity=severity)
     if output.get("criterion") == "uniform-targets" and output["criterion_share"] >= limit("criterion"):

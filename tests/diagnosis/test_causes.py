@@ -815,7 +815,7 @@ def test_parameters_of_the_model_itself_are_no_layer(tmp_path):
 
 @pytest.mark.parametrize(("last", "severity"), [(1.95, "error"), (1.6, "note")])
 def test_small_initial_weights_are_no_error_once_the_network_learns(tmp_path, last, severity):
-    run = build(tmp_path / "run", **square(0.1, 0.1, 0.1) | logged(np.linspace(2.0, last, STEPS)))
+    run = build(tmp_path / "run", **square(*[0.9 * limit("gain-small")] * 3) | logged(np.linspace(2.0, last, STEPS)))
     (found,) = [one for one in diagnose(run) if one.code == "init-too-small"]
     assert found.severity == severity
 

@@ -1,0 +1,356 @@
+"""What looks like a cause and is none, each beside a run in which it is one; and causes that others hid."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gatdiag
+from gatdiag.diagnosis import diagnose
+from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.thresholds import limit
+from tests.report.builder import build, rewrite_meta
+
+STEPS = 60
+FLAT = np.full(STEPS, 2.0)
+FALLING = np.linspace(2.0, 0.01, STEPS)
+NAMES = [f"convs.{layer}.{key}" for layer in range(12) for key in ("lin_l.weight", "att", "bias")]
+
+
+def still(values, steps=STEPS):
+    return np.tile(np.asarray(values, float), (steps, 1))
+
+
+def codes(run):
+    return {one.code for found in diagnose(run) for one in (found, *found.symptoms)}
+
+
+def change(run, **layers):
+    """Set what the structure says of layers, each as {attribute: value}; "shape" is that of the feature weight."""
+
+    def rewrite(meta):
+        for layer in meta["structure"]["layers"]:
+            given = dict(layers.get(layer["name"].replace("convs.", "layer"), {}))
+            if (shape := given.pop("shape", None)) is not None:
+                layer["parameters"][0]["shape"] = shape
+            layer.update(given)
+
+    rewrite_meta(run.folder, rewrite)
+    return gatdiag.load(run.folder)
+
+
+def layers(**columns):
+    return {"layers": {name: still(values) for name, values in columns.items()}, "logged": {"loss": FLAT}}
+
+
+def one_input(**given):
+    known = {"name": "x", "rows": 9, "columns": 8, "non_finite": 0, "relative_mu": 0.5}
+    return known | {"largest_column": 1.0, "smallest_column": 1.0, "row_norm": 1.0} | given
+
+
+# --- dead units, and rows that are alike ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seen", "is_dead"), [(0, False), (5, True)])
+def test_inputs_that_are_zero_in_the_first_step_alone_are_not_dead(tmp_path, seen, is_dead):
+    """As those of a state that begins at zero: later it is carried on without a gradient, and no longer inspected."""
+    zero = {"first": 1.0, "last": 1.0, "since": 0, "seen": seen}
+    run = build(tmp_path / "run", logged={"loss": FLAT}, signals={"zero_inputs": {"convs.1": zero}})
+    assert ("dead-units" in codes(run)) == is_dead
+
+
+@pytest.mark.parametrize(("later", "collapses"), [(0.5, False), (0.0, True)])
+def test_rows_that_are_the_same_in_the_first_step_alone_do_not_collapse(tmp_path, later, collapses):
+    mu = still([0.8, later, 0.5])
+    mu[0, 1] = 0.0
+    given = layers(effective_rank=[8.0, 1.0, 2.0], output_norm=[1.0] * 3)
+    given["layers"]["relative_mu"] = mu
+    assert ("rank-collapse" in codes(build(tmp_path / "run", **given))) == collapses
+
+
+@pytest.mark.parametrize("columns", [(8, 8), (1, 8)])
+def test_the_only_unit_of_a_layer_may_have_a_constant_effect(tmp_path, columns):
+    """As the assignment of all nodes to one cluster, which gets no gradient."""
+    run = build(
+        tmp_path / "run",
+        **layers(gradient_dead_fraction=[0.0, 1.0, 0.0]),
+        weights={"norm": still([1.0] * 3), "gradient_norm": still([1.0, 0.0, 1.0])},
+    )
+    assert ("dead-units" in codes(change(run, layer1={"shape": [*columns]}))) == (columns[0] > 1)
+
+
+ALIKE = {"relative_mu": [0.8, 0.5, 0.3, 1e-4, 1e-4], "output_norm": [1.0] * 5}
+
+
+@pytest.mark.parametrize(
+    ("constant", "has_several", "smooths"), [(True, True, False), (True, False, True), (False, True, True)]
+)
+def test_node_types_whose_features_are_constant_are_not_oversmoothed(tmp_path, constant, has_several, smooths):
+    inputs = [one_input(name="paper"), one_input(name="author", relative_mu=0.0 if constant else 0.5)]
+    signals = {"inputs": inputs, "has_several_kinds": has_several}
+    diagnosis = diagnose(build(tmp_path / "run", **layers(**ALIKE), signals=signals))
+    assert (diagnosis.verdict.code == "depth-oversmoothing") == smooths
+    assert smooths or "nodes of one type have the same features" in diagnosis.skipped["depth-oversmoothing"]
+
+
+@pytest.mark.parametrize(("rows", "smooths"), [(1, False), (100, True)])
+def test_the_clusters_of_a_pooling_are_not_compared_with_nodes(tmp_path, rows, smooths):
+    signals = {"rows": {f"convs.{layer}": 100 if layer < 3 else rows for layer in range(5)}}
+    run = build(tmp_path / "run", **layers(**ALIKE), signals=signals)
+    assert ("depth-oversmoothing" in codes(run)) == smooths
+    assert len(Facts(run).node_layers) == (5 if smooths else 3)
+
+
+# --- what grows from layer to layer, and from run to run --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "explodes"), [("GATv2Conv", True), ("BatchNorm2d", False)])
+def test_outputs_before_and_after_a_normalization_are_not_compared(tmp_path, kind, explodes):
+    """As in DCGAN, whose convolutions begin small and whose normalizations do not."""
+    norms = [1, 1, 1, 2 * limit("explode"), 100, 100, 100, 1]
+    run = build(tmp_path / "run", **layers(output_norm=norms))
+    assert ("depth-exploding-gradient" in codes(change(run, layer3={"kind": kind}))) == explodes
+
+
+@pytest.mark.parametrize(("growth", "rising", "explodes"), [(1e5, 1.0, True), (1e5, 0.5, False), (2.0, 1.0, False)])
+def test_a_layer_whose_output_grows_in_each_of_its_runs_explodes(tmp_path, growth, rising, explodes):
+    signals = {"repeats": {"convs.1": {"runs": 30, "growth": growth, "rising": rising}}}
+    run = build(tmp_path / "run", logged={"loss": FLAT}, signals=signals)
+    assert (diagnose(run).verdict.code == "depth-exploding-gradient") == explodes
+
+
+class Tied(nn.Module):
+    """A recurrent network with one matrix for all steps."""
+
+    def __init__(self, gain):
+        super().__init__()
+        self.read, self.cell, self.out = nn.Linear(3, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+        nn.init.orthogonal_(self.cell.weight, gain)
+
+    def forward(self, x):
+        h = torch.zeros(len(x), 16)
+        for piece in x.unbind(1):
+            h = (self.read(piece) + self.cell(h)).relu()
+        return self.out(h)
+
+
+@pytest.mark.parametrize(("gain", "explodes"), [(2.5, True), (1.0, False)])
+def test_a_recurrent_network_that_explodes_is_told_so(tmp_path, gain, explodes):
+    torch.manual_seed(0)
+    x, model = torch.randn(40, 20, 3), Tied(gain)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(40):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), (x[:, :, 0].sum(1) > 0).long())
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert ("depth-exploding-gradient" in codes(gatdiag.load(tmp_path / "run"))) == explodes
+
+
+# --- initial weights --------------------------------------------------------------------------------------------------
+
+
+def glorot(*factors, width=8):
+    return {"weights": {"norm": still(np.asarray(factors) * math.sqrt(width))}, "width": width}
+
+
+@pytest.mark.parametrize(("kind", "is_small"), [("GATv2Conv", True), ("LayerNorm", False)])
+def test_small_weights_between_normalizations_are_usual(tmp_path, kind, is_small):
+    """As in transformers: normal(0, 0.02), divided by the root of the depth where a branch joins the stream."""
+    run = build(tmp_path / "run", **glorot(*[0.5 * limit("gain-small")] * 3), logged={"loss": FLAT})
+    assert ("init-too-small" in codes(change(run, layer1={"kind": kind}))) == is_small
+
+
+@pytest.mark.parametrize(("inputs", "is_told"), [(8, True), (5, False)])
+def test_a_head_that_begins_near_zero_is_neither_small_nor_out_of_balance(tmp_path, inputs, is_told):
+    """As of a policy, behind which the network of the value stands, with other inputs."""
+    run = build(tmp_path / "run", **glorot(1, 0.01, 1, width=8), logged={"loss": FLAT})
+    run = change(run, layer2={"shape": [8, inputs]})
+    assert bool({"init-too-small", "init-unbalanced"} & codes(run)) == is_told
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ratio", "is_tight"), [(1e-2, False), (1e-4, True)])
+def test_a_bound_that_leaves_steps_of_a_usual_size_is_not_too_tight(tmp_path, ratio, is_tight):
+    """As of a squared error in batches, whose gradients are long and noisy."""
+    weights = {name: still([value] * 2) for name, value in (("norm", 4.0), ("update_ratio", ratio))}
+    logged = {"loss": FLAT, "gradient_norm": FLAT / 40, "gradient_norm_before_clipping": FLAT}
+    assert ("clipping-too-tight" in codes(build(tmp_path / "run", weights=weights, logged=logged))) == is_tight
+
+
+def decayed(folder, norms, *decays, gradient=0.01, **given):
+    """A training whose layers each have a group of their own, with a weight decay."""
+    groups = [
+        {"lr": 0.1, "weight_decay": decay, "parameters": NAMES[3 * layer : 3 * layer + 3]}
+        for layer, decay in enumerate(decays)
+    ]
+    weights = {"norm": norms, "gradient_norm": still([gradient] * len(decays))}
+    return build(folder / "run", weights=weights, optimizers=[{"class": "SGD", "groups": groups}], **given)
+
+
+def test_each_weight_decays_by_the_setting_of_its_own_group(tmp_path):
+    """As in GCNII, whose convolutions decay far more than its linear layers, which are larger."""
+    run = decayed(tmp_path, np.linspace([4.0, 4.0], [4.0, 1.0], STEPS), 0.0, 0.1, logged={"loss": FLAT})
+    assert Facts(run).decays.tolist() == [0.0, 0.1]
+    assert "weight-decay-too-strong" not in codes(run)
+
+
+def test_decay_that_leaves_nothing_is_named_whatever_gradient_is_left(tmp_path):
+    """As with momentum, where noise keeps the little that is left moving."""
+    norms = 4.0 * np.exp(-np.arange(STEPS) / 12)[:, None].repeat(2, axis=1)
+    run = decayed(tmp_path, norms, 1.0, 1.0, gradient=10.0, logged={"loss": FLAT})
+    assert diagnose(run).verdict.code == "weight-decay-too-strong"
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("last", "is_missing"), [(1.0, True), (2.0, False)])
+def test_parameters_that_moved_got_a_gradient_some_time(tmp_path, last, is_missing):
+    """As where two networks take turns and each is frozen when the other's gradients are looked at."""
+    norms, gradients = still([1.0, 1.0]), still([0.1, math.nan])
+    norms[-1, 1] = last
+    run = build(tmp_path / "run", weights={"norm": norms, "gradient_norm": gradients}, logged={"loss": FLAT})
+    assert ("parameters-without-gradient" in codes(run)) == is_missing
+
+
+@pytest.mark.parametrize(("held", "steps", "severity"), [(0, 12, "warning"), (1, 12, "error"), (0, STEPS, "error")])
+def test_layers_whose_turn_may_come_are_not_yet_missing(tmp_path, held, steps, severity):
+    optimizers = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": NAMES[3 * held : 3 * held + 3]}]}]
+    run = build(tmp_path / "run", logged={"loss": FLAT[:steps]}, optimizers=optimizers)
+    (found,) = [one for one in diagnose(run) if one.code == "parameters-not-in-optimizer"]
+    assert found.severity == severity
+
+
+def test_layers_that_get_no_gradient_yet_are_in_no_optimizer_with_reason(tmp_path):
+    """As in greedy training: one layer after another, each with its own head."""
+    weights = {"norm": still([1.0, 1.0], 12), "gradient_norm": still([0.1, math.nan], 12)}
+    optimizers = [{"class": "SGD", "groups": [{"lr": 0.1, "parameters": NAMES[:3]}]}]
+    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT[:12]}, optimizers=optimizers)
+    assert Facts(run).without_gradient == {"convs.1.lin_l.weight"}
+    assert "convs.1.lin_l.weight" not in Facts(run).not_in_optimizer
+
+
+@pytest.mark.parametrize(
+    ("turns", "ratio", "state"), [(True, 0.01, "unknown"), (False, 0.01, "failing"), (True, 1e-5, "failing")]
+)
+def test_the_loss_of_networks_that_take_turns_need_not_fall(tmp_path, turns, ratio, state):
+    """Unless their weights do not move."""
+    ratios = still([ratio, ratio])
+    if turns:
+        ratios[::2, 0] = ratios[1::2, 1] = 0.0
+    norms = np.linspace([1.0, 1.0], [1.2, 1.3], STEPS)
+    optimizers = [
+        {"class": "Adam", "groups": [{"lr": 0.1, "parameters": NAMES[start : start + 3]}]} for start in (0, 3)
+    ]
+    weights = {"norm": norms, "update_ratio": ratios}
+    run = build(tmp_path / "run", weights=weights, logged={"loss": FLAT}, optimizers=optimizers)
+    assert diagnose(run).state == state
+
+
+@pytest.mark.parametrize(
+    ("first", "shown", "is_known"),
+    [(2.0, 1.5, True), (9.0, 1.5, False), (4e4, 26.0, True)],  # the last: the softmax is saturated
+)
+def test_a_loss_with_other_parts_is_not_compared_with_the_entropy_of_the_labels(tmp_path, first, shown, is_known):
+    output = {"labels": [9, 9, 9], "first_cross_entropy": shown}
+    run = build(tmp_path / "run", logged={"loss": [first, *FLAT[1:]]}, signals={"output": output})
+    assert math.isnan(Facts(run).chance_loss) != is_known
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [(None, True), ("NaN", False)])
+def test_labels_are_not_counted_by_the_gradient_of_a_loss_that_breaks_at_once(tmp_path, kind, is_told):
+    broken = {"step": 1, "layer": "convs.1", "where": "output", "parameter": None, "kind": kind}
+    loss = [2.0, math.nan] if kind else FLAT
+    given = {"logged": {"loss": loss}, "first_non_finite": broken if kind else None}
+    run = build(tmp_path / "run", **given, signals={"output": {"labels": [0, 30]}})
+    assert ("no-training-signal" in codes(run)) == is_told
+
+
+# --- what others hid --------------------------------------------------------------------------------------------------
+
+LINEAR = {f"layer{number}": {"kind": "Linear"} for number in range(6)}
+
+
+@pytest.mark.parametrize(("sums", "code"), [(16, "depth-oversmoothing"), (0, "rank-collapse")])
+def test_products_with_an_adjacency_matrix_smooth_as_convolutions_do(tmp_path, sums, code):
+    given = layers(effective_rank=[8, 4, 2, 1.1, 1.01, 1.5], output_norm=[1.0] * 6, relative_mu=[0.8] * 6)
+    run = build(tmp_path / "run", **given, signals={"propagations": sums})
+    assert diagnose(change(run, **LINEAR)).verdict.code == code
+
+
+@pytest.mark.parametrize(("hops", "rank", "smooths"), [(64, 1.5, True), (64, 6.0, False), (2, 1.5, False)])
+def test_many_hops_within_one_layer_smooth(tmp_path, hops, rank, smooths):
+    """As in SGC, and in APPNP without teleport, where no layer stands between the hops."""
+    given = layers(effective_rank=[rank], relative_mu=[0.3], output_norm=[1.0])
+    run = build(tmp_path / "run", **given, signals={"hops": {"convs.0": hops}}, width=8)
+    assert (diagnose(run).verdict.code == "depth-oversmoothing") == smooths
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(FLAT, "error"), (FALLING, "note")])
+def test_attention_that_a_module_computes_itself_may_be_saturated(tmp_path, loss, severity):
+    run = build(tmp_path / "run", logged={"loss": loss}, signals={"attention_peaks": {"attend": 0.9, "other": 0.1}})
+    (found,) = [one for one in diagnose(run) if one.code == "attention-saturated"]
+    assert (found.severity, found.layers) == (severity, ("attend",))
+    assert "math.sqrt" in found.remedy
+
+
+class Attention(nn.Module):
+    """Of each node of a graph to all of it, with scores that are divided by the root of the width, or multiplied."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 64) for _ in range(3))
+        self.out, self.power = nn.Linear(64, 3), power
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(-2, -1) * 64**self.power
+        return self.out((scores.softmax(-1) @ self.value(x)).mean(1))
+
+
+@pytest.mark.parametrize(("power", "is_saturated"), [(0.5, True), (-0.5, False)])
+def test_attention_multiplied_by_the_root_of_the_width_is_saturated(power, is_saturated):
+    torch.manual_seed(0)
+    x = 3 * torch.randn(40, 12, 16)
+    model = Attention(power)
+    diagnosis = gatdiag.preflight(model, x, loss=lambda out: F.cross_entropy(out, torch.arange(40) % 3))
+    assert ("attention-saturated" in {one.code for one in diagnosis}) == is_saturated
+
+
+class Sparse(nn.Module):
+    """A layer of pyGAT, whose attention vector is a matrix with one row."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.W, self.a = nn.Parameter(torch.empty(16, width)), nn.Parameter(torch.empty(1, 2 * width))
+        for each in (self.W, self.a):
+            nn.init.xavier_normal_(each, gain=1.414)
+
+    def forward(self, x, adjacency):
+        h = x @ self.W
+        source, target = adjacency.nonzero().t()
+        scores = torch.exp(-F.leaky_relu((self.a @ torch.cat((h[source], h[target]), 1).t()).squeeze(), 0.2))
+        return torch.zeros_like(h).index_add(0, target, scores[:, None] * h[source])
+
+
+def test_the_attention_vector_of_pygat_is_no_layer_of_one_neuron():
+    torch.manual_seed(0)
+    x, adjacency = torch.randn(30, 16), (torch.rand(30, 30) < 0.3).float()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Sparse(16), Sparse(3)
+
+        def forward(self, x, adjacency):
+            return self.second(F.elu(self.first(x, adjacency)), adjacency)
+
+    diagnosis = gatdiag.preflight(Net(), x, adjacency, loss=lambda out: F.cross_entropy(out, torch.arange(30) % 3))
+    assert "rank-collapse" not in {one.code for one in diagnosis}

@@ -6,6 +6,9 @@ import os
 # Each test process has one core to itself: threads that wait for each other would take twice the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# It is installed by its test, and would otherwise add a cause to all other tests.
+collect_ignore = ["tests/diagnosis/plugin"]
+
 # Nothing that importing the tests makes is garbage, and looking through it took an eighth of the suite's time.
 gc.disable()
 

@@ -61,7 +61,7 @@ def diagnose(
 def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
     """A recorded run, or the checkpoints that the path names."""
     from gatdiag.run import load
-    from gatdiag.run.files import META, has_tables
+    from gatdiag.run.files import META, has_tables, runs_inside
 
     if not path.exists():
         raise InputError(f"Expected a run or a checkpoint, but {str(path)!r} does not exist")
@@ -70,7 +70,7 @@ def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
     from gatdiag.checkpoint import open_all  # loads torch, which is not needed for runs
     from gatdiag.checkpoint.opening import is_checkpoint
 
-    if path.is_dir() and any(path.glob(f"*/{META}")) and not any(map(is_checkpoint, (path, *path.iterdir()))):
+    if path.is_dir() and runs_inside(path) and not any(map(is_checkpoint, (path, *path.iterdir()))):
         return load(path)  # raises an error that names the runs inside
     return open_all(path)
 

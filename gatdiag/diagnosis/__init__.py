@@ -38,7 +38,13 @@ string: the reason why the check could not be made.
 
 To add a cause, write its check with the decorator `cause` in the file of its failure mode, and its test on either side
 of its limit, in `CASES` of ``tests/diagnosis/test_causes.py``. In a package of your own, an entry point of the group
-``gatdiag.causes`` names the module of the check; nothing else is needed.
+``gatdiag.causes`` names the module of the check, and nothing else is needed::
+
+    [project.entry-points."gatdiag.causes"]
+    few-labels = "few_labels"
+
+``tests/diagnosis/plugin/few_labels.py`` is such a module, in less than 60 lines. Its finding then appears in the
+terminal, on the page, in the JSON and in `gatdiag explain few-labels`, and `gatdiag treat` executes its actions.
 
 A fault in `tests/bank` then measures how often the finding is right, and how often it is a false alarm.
 
@@ -85,7 +91,7 @@ from gatdiag.diagnosis.finding import (
     Severity,
 )
 from gatdiag.diagnosis.fixes import Manual, Remedy
-from gatdiag.diagnosis.thresholds import Limit
+from gatdiag.diagnosis.thresholds import Limit, limit
 from gatdiag.diagnosis.verdict import Diagnosis, rank_findings
 from gatdiag.run import Run, load
 
@@ -107,6 +113,7 @@ __all__ = [
     "Severity",
     "cause",
     "diagnose",
+    "limit",
 ]
 
 MODULES: Final = (

@@ -2,24 +2,39 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose, prod
 from typing import Any, Final
 
 REPLACES: Final = "instead of yours, before schedulers are created"
 USUAL_EPS: Final = 1e-8
 _DEFAULTS: Final[dict[str, Any]] = {  # of torch's optimizers, in the order in which settings are written
     "lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "betas": [0.9, 0.999], "eps": USUAL_EPS,
-    "weight_decay": 0.0, "amsgrad": False, "maximize": False,
+    "weight_decay": 0.0, "amsgrad": False, "decoupled_weight_decay": False, "maximize": False,
 }  # fmt: skip
 _OTHER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "AdamW": {"weight_decay": 0.01},
+    "ASGD": {"lambd": 1e-4, "alpha": 0.75, "t0": 1e6},
+    "Adadelta": {"rho": 0.9, "eps": 1e-6},
+    "Adafactor": {"beta2_decay": -0.8, "eps": [None, 1e-3], "d": 1.0},
+    "Adagrad": {"eps": 1e-10, "lr_decay": 0.0, "initial_accumulator_value": 0.0},
+    "AdamW": {"weight_decay": 0.01, "decoupled_weight_decay": True},
+    "LBFGS": {
+        "max_iter": 20, "max_eval": 25, "tolerance_grad": 1e-7, "tolerance_change": 1e-9, "history_size": 100,
+        "line_search_fn": None,
+    },
+    "Muon": {
+        "weight_decay": 0.1, "momentum": 0.95, "nesterov": True, "ns_coefficients": [3.4445, -4.775, 2.0315],
+        "eps": 1e-7, "ns_steps": 5, "adjust_lr_fn": None,
+    },
+    "NAdam": {"momentum_decay": 4e-3},
     "RMSprop": {"alpha": 0.99, "centered": False},
-    "Adagrad": {"eps": 1e-10},
-    "Adadelta": {"eps": 1e-6},
-}
-_OF_TORCH: Final = frozenset({
+    "Rprop": {"etas": [0.5, 1.2], "step_sizes": [1e-6, 50]},
+}  # fmt: skip
+OF_TORCH: Final = frozenset({
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop",
     "Rprop", "SGD", "SparseAdam",
 })  # fmt: skip
+OF_DATA: Final = ("x", "edge_attr", "edge_weight", "pos")
+"""Names of inputs that are attributes of the data of PyG."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,9 @@ class Remedy:
     @property
     def code(self) -> str:
         """What the user pastes."""
-        return "\n".join(dict.fromkeys(fix.code for fix in self.fixes))  # several may be settings of one optimizer
+        *_, last = [None, *(fix for fix in self.actions if _creates_optimizer(fix))]
+        shown = [fix for fix in self.fixes if fix is last or isinstance(fix, Manual) or not _creates_optimizer(fix)]
+        return "\n".join(_merge_optimizers(self.actions) if fix is last else fix.code for fix in shown)
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -92,14 +109,68 @@ GLOROT: Final = Remedy(Action("initialize", {"scheme": "xavier_uniform"}))
 """Fresh weights of the usual size."""
 
 
-def merge_optimizers(actions: Sequence[Action]) -> str:
-    """The line that creates the optimizer with the settings of all actions, the later ones first; "" without any."""
-    known = [action for action in actions if action.settings.get("optimizer")]
-    if not known:
-        return ""
-    last = dict(known[-1].settings["optimizer"])
+def suit(remedy: Remedy, *, is_generated: bool = False, is_reparametrized: bool = False) -> Remedy:
+    """The remedy for a model; what cannot be done to it becomes text that says when it can.
+
+    Args:
+        remedy: The remedy.
+        is_generated: The model's forward pass is code that torch generated, which nothing can be added to.
+        is_reparametrized: Some weights are computed from others, so that they cannot be set.
+    """
+    when: dict[str, str] = {}
+    if is_generated:
+        when |= dict.fromkeys(
+            ("leaky_relu", "rescale_output"), "before torch.fx, torch.jit or to_hetero makes the model"
+        )
+    if is_reparametrized:
+        when |= {"initialize": "before weights are normalized or pruned"}
+    fixes = [
+        Manual(f"# {when[one.name]}:\n{one.code}") if isinstance(one, Action) and one.name in when else one
+        for one in remedy.fixes
+    ]
+    return Remedy(*fixes)
+
+
+# --- the optimizer ----------------------------------------------------------------------------------------------------
+
+
+def paste(actions: Sequence[Action]) -> str:
+    """The code of several actions in the order of a script: model and data, the optimizer, what each step does.
+
+    Example:
+        >>> decay = {"class": "SGD", "settings": {"lr": 0.1}, "changed": {"weight_decay": 5e-4}}
+        >>> actions = Action("clear_gradients"), Action("weight_decay", {"value": 5e-4, "optimizer": decay})
+        >>> print(paste([*actions, Action("unfreeze")]))
+        model.requires_grad_(True)  # before the optimizer is created
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.0005)  # ...
+        optimizer.zero_grad()  # in every step, before loss.backward()
+    """
+    others = [action for action in actions if not _creates_optimizer(action)]
+    before = [action.code for action in others if action.name not in _OF_OPTIMIZER]
+    after = [action.code for action in others if action.name in _OF_OPTIMIZER]
+    return "\n".join([*before, *filter(None, [_merge_optimizers(actions)]), *after])
+
+
+def _merge_optimizers(actions: Sequence[Action]) -> str:
+    """The line that creates the optimizer with the settings of all actions, the later ones first; "" without any.
+
+    Factors of the learning rate multiply, and Adam is in place of whatever other actions were found with.
+    """
+    known = [action for action in actions if _creates_optimizer(action)]
+    if len(known) < 2:
+        return "".join(action.code for action in known)
+    base = next((action for action in known if action.name == "adam"), known[-1]).settings["optimizer"]
     changed = {name: value for action in known for name, value in action.settings["optimizer"]["changed"].items()}
-    return optimizer_code({**last, "changed": changed})
+    rates = [action.settings for action in known if action.name == "learning_rate"]
+    if rates:
+        factor = prod(settings["factor"] for settings in rates[1:])
+        changed["lr"] = rates[0]["optimizer"]["changed"]["lr"] * factor
+    return f"{optimizer_code({**base, 'changed': changed})}  # {REPLACES}"
+
+
+def _creates_optimizer(action: Action) -> bool:
+    """Whether what is pasted is the line that creates the optimizer."""
+    return bool(action.settings.get("optimizer"))
 
 
 def optimizer_code(optimizer: Mapping[str, Any]) -> str:
@@ -114,13 +185,45 @@ def optimizer_code(optimizer: Mapping[str, Any]) -> str:
     kept = {key for key in defaults if key in known and known[key] != defaults[key]} | {*changed}
     settings = {key: (known | changed)[key] for key in defaults if key in kept}
     arguments = ["model.parameters()", *(f"{key}={_literal(value)}" for key, value in settings.items())]
-    return f"optimizer = {'torch.optim.' if name in _OF_TORCH else ''}{name}({', '.join(arguments)})"
+    return f"optimizer = {'torch.optim.' if name in OF_TORCH else ''}{name}({', '.join(arguments)})"
 
 
 def _literal(value: Any) -> str:
     if isinstance(value, list):
         return f"({', '.join(map(_literal, value))})"
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return repr(value)
+    short = f"{value:g}"
+    return short if isclose(float(short), value, rel_tol=1e-9) else repr(value)
+
+
+def _new_optimizer(optimizer: Mapping[str, Any], note: str = REPLACES) -> str:
+    return f"{optimizer_code(optimizer)}  # {note}"
+
+
+def _of_groups(statement: str, note: str = "before schedulers are created") -> str:
+    return f"for group in optimizer.param_groups:\n    {statement}  # {note}"
+
+
+def _learning_rate(factor: float, optimizer: Mapping[str, Any] | None = None) -> str:
+    return _new_optimizer(optimizer) if optimizer else _of_groups(f'group["lr"] *= {factor:g}')
+
+
+def _weight_decay(value: float, optimizer: Mapping[str, Any] | None = None) -> str:
+    lower = f'group["weight_decay"] = min(group["weight_decay"], {value:g})'
+    return _new_optimizer(optimizer) if optimizer else _of_groups(lower)
+
+
+def _setting(name: str, value: Any, optimizer: Mapping[str, Any] | None = None) -> str:
+    return _new_optimizer(optimizer) if optimizer else _of_groups(f'group["{name}"] = {_literal(value)}')
+
+
+def _adam(lr: float, weight_decay: float = 0.0) -> str:
+    settings = {"lr": lr, **({"weight_decay": weight_decay} if weight_decay else {})}
+    return _new_optimizer({"class": "Adam", "settings": {}, "changed": settings})
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
 
 
 def _initialize(scheme: str, inputs: Sequence[str] = ()) -> str:
@@ -129,10 +232,13 @@ def _initialize(scheme: str, inputs: Sequence[str] = ()) -> str:
     return f'gatdiag.remedies.initialize_(model, "{scheme}"{given})  # before training{zero}'
 
 
-def _draw(parameters: Sequence[str]) -> str:
-    return (
-        f"for name in {[*parameters]}:  # before training\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
-    )
+def _draw(parameters: Sequence[str], vectors: Sequence[str] = ()) -> str:
+    loops = [
+        f"for name in {[*names]}:  # before training\n    torch.nn.init.xavier_normal_(model.get_parameter(name){rows})"
+        for names, rows in ((parameters, ""), (vectors, ".data[None]"))
+        if names
+    ]
+    return "\n".join(loops)
 
 
 def _insert_after(layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0) -> str:
@@ -172,6 +278,25 @@ def _norm_momentum(value: float) -> str:
     )
 
 
+def _register(tensors: Sequence[str] = ()) -> str:
+    given = "".join(f", {name!r}" for name in tensors)
+    or_else = "" if tensors else "; or self.layers = torch.nn.ModuleList(self.layers) in __init__"
+    return f"gatdiag.remedies.register_(model{given})  # before the optimizer is created{or_else}"
+
+
+def _dropout(attributes: Sequence[str], rate: float) -> str:
+    return "\n".join(f"{_attribute(name)} = {rate:g}" for name in attributes)
+
+
+def _attribute(name: str) -> str:
+    """An attribute of a module of the model, as code."""
+    path, _, attribute = name.rpartition(".")
+    return f"model.{f'get_submodule({path!r}).' if path else ''}{attribute}"
+
+
+# --- the inputs -------------------------------------------------------------------------------------------------------
+
+
 def _standardize(names: Sequence[str]) -> str:
     return "\n".join(
         f"{of} = gatdiag.remedies.standardize({of})  # before training" for of in map(_where_input_is, names)
@@ -200,10 +325,22 @@ def _single_precision(inputs: Sequence[str] = ()) -> str:
     return "\n".join(["model = model.float()  # before the optimizer is created", *given])
 
 
+def _absolute(names: Sequence[str]) -> str:
+    return "\n".join(
+        f"{of} = {of}.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges"
+        for of in map(_where_input_is, names)
+    )
+
+
 def _where_input_is(name: str) -> str:
     """An input by the name of the forward pass's argument; PyG's data hold features and edges under these names."""
-    return f"data.{name}" if name in ("x", "edge_attr", "edge_weight", "pos") else name
+    if name.startswith("argument "):
+        return f"args[{name.removeprefix('argument ')}]"
+    return f"data.{name}" if name in OF_DATA else name
 
+
+_OF_OPTIMIZER: Final = ("learning_rate", "weight_decay", "setting", "constant_rate", "clear_gradients")
+"""Names of actions whose code needs the optimizer, or is a part of the training loop."""
 
 _PRINTED: Final[Mapping[str, Callable[..., str]]] = {
     "initialize": _initialize,
@@ -213,22 +350,24 @@ _PRINTED: Final[Mapping[str, Callable[..., str]]] = {
         f"gatdiag.remedies.leaky_relu_(model, {slope:g})  # or use leaky_relu instead of relu in forward"
     ),
     "unfreeze": lambda: "model.requires_grad_(True)  # before the optimizer is created",
+    "register": _register,
+    "dropout": _dropout,
+    "rescale_output": lambda scale, shift: (
+        f"gatdiag.remedies.rescale_output_(model, {scale:g}, {shift:g})  # or train on (y - y.mean()) / y.std()"
+    ),
     "clear_gradients": lambda: "optimizer.zero_grad()  # in every step, before loss.backward()",
-    "learning_rate": lambda factor, optimizer=None: (
-        f"{optimizer_code(optimizer)}  # {REPLACES}" if optimizer else f"# the learning rate times {factor:g}"
-    ),
-    "weight_decay": lambda value, optimizer=None: (
-        f"{optimizer_code(optimizer)}  # {REPLACES}" if optimizer else f"# in the optimizer: weight_decay={value:g}"
-    ),
-    "adam": lambda lr, weight_decay=0.0, optimizer=None: f"{optimizer_code(optimizer)}  # {REPLACES}",
+    "learning_rate": _learning_rate,
+    "weight_decay": _weight_decay,
+    "setting": _setting,
+    "adam": lambda lr, weight_decay=0.0, optimizer=None: _adam(lr, weight_decay),
     "constant_rate": _constant_rate,
-    "setting": lambda name, value, optimizer=None: (
-        f"{optimizer_code(optimizer)}  # {REPLACES}" if optimizer else (f"# in the optimizer: {name}={_literal(value)}")
-    ),
     "replace_batch_norms": _replace_batch_norms,
     "norm_momentum": _norm_momentum,
     "single_precision": _single_precision,
+    "optimize_all": lambda optimizer: _new_optimizer(optimizer, "once the model is complete and on its device"),
+    "keep_optimizer": lambda optimizer: _new_optimizer(optimizer, "once, before the loop"),
     "standardize_inputs": _standardize,
     "replace_non_finite_inputs": _replace_non_finite,
+    "absolute_inputs": _absolute,
 }
 """Name of an action -> function that prints its code, called with its settings."""

@@ -5,6 +5,7 @@ import numpy as np
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, is_conv
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
+from gatdiag.diagnosis.fixes import OF_DATA
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
@@ -50,7 +51,7 @@ def check_non_finite(facts: Facts) -> Finding | None:
         Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),
         threshold="Flagged from the first entry on.",
         steps=(int(bad.get("step", 0)),),
-        remedy=Remedy(Action("replace_non_finite_inputs", {"names": (bad["name"],)})),
+        remedy=_change(facts, Action("replace_non_finite_inputs", {"names": (bad["name"],)})),
     )
 
 
@@ -195,7 +196,9 @@ def _edges_of_one_graph(facts: Facts, layers: tuple[str, ...]) -> Finding | None
 
 
 def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
-    fix = Remedy(Action("standardize_inputs", {"names": (name,)}))
+    fix = _change(facts, Action("standardize_inputs", {"names": (name,)}))
+    if name == "edge_weight":  # without a sign, as its sums are divided by
+        fix = Remedy("data.edge_weight = data.edge_weight / data.edge_weight.mean()  # before training")
     return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=fix)
 
 
@@ -317,3 +320,13 @@ def check_complete(facts: Facts) -> Finding | str | None:
         layers=same,
         steps=(0,),
     )
+
+
+def _change(facts: Facts, action: Action) -> Remedy:
+    """An action on an input; text if the model is given the input in an object, in which it has another name."""
+    known = facts.signals.get("arguments")
+    (name,) = action.settings["names"]
+    is_known = (
+        known is None or name.partition("[")[0] in (*known, *facts.signals.get("keywords", ())) or name in OF_DATA
+    )
+    return Remedy(action if is_known else f"# of the data that the model is given:\n{action.code}")

@@ -74,7 +74,7 @@ def check_recreated(facts: Facts) -> Finding | str | None:
         f"new one: {lost}; a schedule of an earlier one has no effect.",
         Evidence("share of the steps that a new optimizer makes", share),
         threshold=f"Flagged above {threshold_text('new-optimizers')}.",
-        remedy=Remedy(f"{remedy.optimizer_line(facts)}  # once, before the loop"),
+        remedy=Remedy(remedy.keep_optimizer(facts)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names, short
 
@@ -15,7 +15,7 @@ from gatdiag.names import join_names, short
     figure="overview",
     falsified_by="torch_geometric.utils.scatter(edge_weight, edge_index[1]).min() is above -1, and no weight is NaN.",
     remedy=Remedy(
-        "edge_weight = edge_weight.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges"
+        "edge_weight = edge_weight.abs()  # in forward; or keep the sign in edge_attr, for layers that take features"
     ),
     severity="error",
     is_independent=True,
@@ -46,7 +46,15 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
         Evidence("edge weights that are NaN or infinite", one["non_finite"], "edges"),
         threshold="Exact: no threshold.",
         layers=tuple(bad),
+        remedy=_repair_weights(facts, is_finite=not one["non_finite"]),
     )
+
+
+def _repair_weights(facts: Facts, *, is_finite: bool) -> Remedy | None:
+    """Weights without a sign, or with zero for NaN, where they are an input of the model."""
+    if "edge_weight" not in (*facts.signals.get("arguments", ()), *facts.signals.get("keywords", ())):
+        return None
+    return Remedy(Action("absolute_inputs" if is_finite else "replace_non_finite_inputs", {"names": ("edge_weight",)}))
 
 
 @cause(

@@ -128,6 +128,8 @@ def _lost_gradients(facts: Facts, known: dict[str, Any]) -> Finding | None:
 
 
 def _in_single_precision(facts: Facts) -> Remedy:
-    names = tuple(one["name"] for one in facts.inputs if one["name"].isidentifier()) or ("x",)
+    names = tuple(one["name"] for one in facts.inputs if one["name"].isidentifier() or one["name"].endswith("']")) or (
+        "x",
+    )
     fast = "# for speed, forward passes alone: with torch.autocast(device_type, dtype=torch.bfloat16)"
     return Remedy(Action("single_precision", {"inputs": names}), fast)

@@ -8,7 +8,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, largest, median
-from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import USUAL_EPS
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.units import check_dead_units
@@ -24,6 +24,7 @@ declare_limits(
 )
 
 _EARLY: Final = 20  # steps
+_SHRINKING: Final = 3.0  # times a usual step: root of the first step of RMSprop or Adagrad over later ones
 _MOST: Final = 1.0  # largest learning rate that is proposed in place of a smaller one
 _USUAL_MOMENTUM: Final = 0.9
 _GUESS: Final = 0.01  # learning rate that is proposed where nothing bounds it
@@ -126,8 +127,7 @@ def _momentum_near_one(facts: Facts) -> Finding | None:
     first = remedy.first_step_by_gradient(facts, lr)
     bound = lr * remedy.USUAL_STEP * (1 - _USUAL_MOMENTUM) / first if first > 0 else lr
     better = remedy.round_to_one_digit(bound) if bound < lr else lr
-    settings = remedy.describe_optimizer(facts, lr=better, momentum=_USUAL_MOMENTUM)
-    smaller = Action("learning_rate", {"factor": better / lr, "optimizer": settings}) if better < lr else ""
+    smaller = remedy.change_learning_rate(facts, better).fixes if better < lr else ()
     return facts.finding(
         "lr-too-large",
         f"A momentum of {momentum:g} adds up the gradients of about {times:,.0f} steps: the learning rate of "
@@ -138,9 +138,7 @@ def _momentum_near_one(facts: Facts) -> Finding | None:
         title="The momentum is too close to one",
         threshold=f"Flagged from {threshold_text('momentum')}, and growth above {threshold_text('grown')}.",
         steps=(0, facts.step_count - 1),
-        remedy=Remedy(
-            Action("setting", {"name": "momentum", "value": _USUAL_MOMENTUM, "optimizer": settings}), smaller
-        ),
+        remedy=Remedy(remedy.set_in_optimizer(facts, "momentum", _USUAL_MOMENTUM), *smaller),
         falsified_by=f"With a momentum of {_USUAL_MOMENTUM:g} the loss falls no further.",
     )
 
@@ -198,7 +196,9 @@ def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
     """
     first_step = _first_step(facts, lr)
     damping = 1 - facts.setting("momentum")
-    by_norm = remedy.USUAL_STEP * damping / first_step if first_step > remedy.USUAL_STEP * damping else math.nan
+    shrinks = any(group["class"] in ("RMSprop", "Adagrad") for group in facts.groups)
+    usual = remedy.USUAL_STEP * damping * (_SHRINKING if shrinks else 1.0)
+    by_norm = usual / first_step if first_step > usual else math.nan
     over = next((value for value in facts.overshoot[:_EARLY].tolist() if value > limit("overshoot")), math.nan)
     if first_step > limit("step-replaces"):
         over = math.nan  # the slope so far away says nothing about shorter steps
@@ -277,7 +277,6 @@ def _zero_rate(facts: Facts) -> Finding | None:
     if not len(rates) or largest(rates) > 0:
         return None
     better = remedy.round_to_one_digit(remedy.USUAL_STEP / remedy.first_step_by_gradient(facts, 1.0))
-    settings = remedy.describe_optimizer(facts, lr=better)
     return facts.finding(
         "lr-too-small",
         "The learning rate is zero at every step, so that no step moves any weight.",
@@ -285,7 +284,7 @@ def _zero_rate(facts: Facts) -> Finding | None:
         title="The learning rate is zero",
         threshold="Exact: no threshold.",
         steps=(0, facts.step_count - 1),
-        remedy=Remedy(Action("setting", {"name": "lr", "value": better, "optimizer": settings})),
+        remedy=Remedy(remedy.set_in_optimizer(facts, "lr", better)),
         falsified_by="Some parameter changes in a step.",
     )
 
@@ -298,8 +297,7 @@ def _swamped_by_eps(facts: Facts) -> Finding | None:
     lr = remedy.initial_learning_rate(facts)
     first = remedy.first_step_by_gradient(facts, lr)
     better = remedy.round_to_one_digit(lr * remedy.USUAL_STEP / first) if first > limit("step-large") else lr
-    settings = remedy.describe_optimizer(facts, eps=USUAL_EPS, **({"lr": better} if better < lr else {}))
-    smaller = Action("learning_rate", {"factor": better / lr, "optimizer": settings}) if better < lr else ""
+    smaller = remedy.change_learning_rate(facts, better).fixes if better < lr else ()
     return facts.finding(
         "lr-too-small",
         f"Adam divides by the size of the gradient plus eps, and its eps of {number(eps)} is {number(eps / size)} "
@@ -312,7 +310,7 @@ def _swamped_by_eps(facts: Facts) -> Finding | None:
         threshold=f"Flagged above {threshold_text('eps')}.",
         severity=facts.severity if facts.step_count >= limit("sure") else "warning",
         steps=(0, facts.step_count - 1),
-        remedy=Remedy(Action("setting", {"name": "eps", "value": USUAL_EPS, "optimizer": settings}), smaller),
+        remedy=Remedy(remedy.set_in_optimizer(facts, "eps", USUAL_EPS), *smaller),
         falsified_by=f"With eps={USUAL_EPS:g} the loss does not fall faster.",
     )
 
@@ -430,12 +428,7 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         Evidence("norm of the weights, end over start", shrunk),
         threshold=f"Flagged above {threshold_text('decay')} and below {threshold_text('shrunk')}.",
         steps=(0, facts.step_count - 1),
-        remedy=Remedy(
-            Action(
-                "weight_decay",
-                {"value": better, "optimizer": remedy.describe_optimizer(facts, weight_decay=better)},
-            )
-        ),
+        remedy=Remedy(remedy.change_optimizer(facts, "weight_decay", {"weight_decay": better}, value=better)),
         falsified_by=f"With a weight decay of {better:g} the loss falls no further.",
     )
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names
 
@@ -50,8 +50,9 @@ def check_registered(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged above {threshold_text('distinct')}.",
         severity="warning",
         remedy=Remedy(
-            f"self.{first} = torch.nn.Parameter(self.{first})  # in __init__, before the optimizer is created;\n"
-            f"# or self.register_buffer({first!r}, self.{first}) if it is a constant"
+            Action("register", {"tensors": tuple(names)}),
+            f"# or self.{first} = torch.nn.Parameter(self.{first}) in __init__; self.register_buffer({first!r}, "
+            f"self.{first}) if it is a constant",
         ),
     )
 

@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from gatdiag.diagnosis.facts import Facts, matrices, median
-from gatdiag.diagnosis.fixes import REPLACES, Action, Remedy, optimizer_code
-from gatdiag.roles import ATTENTION, STACKED
+from gatdiag.diagnosis.fixes import GLOROT, OF_TORCH, REPLACES, Action, Remedy, optimizer_code
+from gatdiag.roles import ATTENTION, FEATURE, ROOT, SCALE, STACKED
 
-USUAL_STEP: Final = 0.04  # norm of an early step over norm of the weights, at a usual learning rate
 _SAFE: Final = 0.3  # overshoot of steps that may become larger
+_NOT_ORTHOGONAL: Final = ("MultiheadAttention", "PNAConv")  # whose laws are not of all inputs of a matrix
 _ADAM_RATE: Final = 0.01
 _DEEP_RATE: Final = 0.04  # of Adam, over the number of layers, for deep networks
+USUAL_STEP: Final = 0.04
+"""Norm of an early step over norm of the weights, at a usual learning rate."""
 
 
 def optimizer_line(facts: Facts, **changed: float) -> str:
@@ -23,13 +25,38 @@ def optimizer_line(facts: Facts, **changed: float) -> str:
 
 
 def describe_optimizer(facts: Facts, **changed: float) -> dict[str, Any]:
-    """The run's optimizer with some settings changed, as an action holds it."""
+    """The run's optimizer with some settings changed, as an action holds it; its rate is that before schedules."""
     group = facts.groups[-1] if facts.groups else {"class": ""}
-    known = {name: value for name, value in group.items() if isinstance(value, int | float | list)}
-    known.pop("parameters", None)
+    known = {name: value for name, value in group.items() if isinstance(value, int | float | list | str)}
+    for name in ("parameters", "class"):
+        known.pop(name, None)
     if "initial_lr" in known:  # before a schedule scaled it
         known["lr"] = known["initial_lr"]
     return {"class": group["class"], "settings": known, "changed": changed}
+
+
+def change_optimizer(facts: Facts, action: str, changed: dict[str, float], **settings: Any) -> Action:
+    """An action that changes settings of the optimizer.
+
+    It prints the line that creates it, if that can be told: it is of torch, and the only one, with one group.
+    """
+    if len(facts.groups) != 1 or facts.groups[0]["class"] not in OF_TORCH:
+        return Action(action, settings)
+    return Action(action, {**settings, "optimizer": describe_optimizer(facts, **changed)})
+
+
+def optimize_all(facts: Facts) -> Action | str:
+    """The optimizer with all parameters of the model; text where there are several, of which one may be meant."""
+    line = f"{optimizer_line(facts)}  # once the model is complete and on its device"
+    made = change_optimizer(facts, "optimize_all", {})
+    has_scaler = facts.signals.get("has_scaled_loss")  # which unscales the gradients of what the optimizer holds
+    return made if made.settings and not has_scaler else line
+
+
+def keep_optimizer(facts: Facts) -> Action | str:
+    """One optimizer for all steps; text where there are several."""
+    made = change_optimizer(facts, "keep_optimizer", {})
+    return made if made.settings else f"{optimizer_line(facts)}  # once, before the loop"
 
 
 def use_adam(facts: Facts) -> Action:
@@ -76,17 +103,43 @@ def change_learning_rate(facts: Facts, lr: float, why: str = "") -> Remedy:
     factor = lr / (initial_learning_rate(facts) or math.nan)
     if not (math.isfinite(factor) and factor > 0):
         return Remedy(f"{optimizer_line(facts, lr=lr)}  # {REPLACES}", why)
-    return Remedy(Action("learning_rate", {"factor": factor, "optimizer": describe_optimizer(facts, lr=lr)}), why)
+    base = describe_optimizer(facts)["settings"].get("initial_lr")
+    created = lr if base is None else base * factor
+    return Remedy(change_optimizer(facts, "learning_rate", {"lr": created}, factor=factor), why)
+
+
+def set_in_optimizer(facts: Facts, name: str, value: float) -> Action:
+    """Another value of a setting of the optimizer."""
+    return change_optimizer(facts, "setting", {name: value}, name=name, value=value)
 
 
 def balanced_initialization(facts: Facts) -> Action:
-    """Fresh balanced weights, before training; by the model's own laws unless it is a plain stack."""
-    with_inputs = facts.has_residual_streams or any(layer.get("kind") not in STACKED for layer in facts.layers)
-    given = {"inputs": tuple(_forward_arguments(facts))} if with_inputs else {}
-    return Action("initialize", {"scheme": "balanced_orthogonal", **given})
+    """Fresh balanced weights, before training; by the model's own laws unless it is a plain stack.
+
+    They are of the usual size where no laws are known, and not orthogonal where that is not defined.
+    """
+    if _is_plain_stack(facts):
+        return Action("initialize", {"scheme": "balanced_orthogonal"})
+    if not facts.laws:
+        return GLOROT.actions[0]
+    roles = {one["role"] for one in facts.parameters.values()}
+    is_usual = SCALE not in roles and all(layer.get("kind") not in _NOT_ORTHOGONAL for layer in facts.layers)
+    has_kernels = any(one["role"] == FEATURE and len(one["shape"]) > 2 for one in facts.parameters.values())
+    scheme = "balanced_orthogonal" if is_usual and not has_kernels else "balanced_xavier"
+    return Action("initialize", {"scheme": scheme, "inputs": tuple(_forward_arguments(facts))})
+
+
+def _is_plain_stack(facts: Facts) -> bool:
+    is_tied = any(len(one.get("names") or ()) > 1 for one in facts.parameters.values())
+    kinds = {layer.get("kind") for layer in facts.layers}
+    return kinds <= {*STACKED} and not facts.has_residual_streams and not is_tied
 
 
 def _forward_arguments(facts: Facts) -> list[str]:
+    """What the model is called with, as code."""
+    given = facts.signals.get("arguments")
+    if given and all(name.isidentifier() for name in given):
+        return [*given, *(f"{name}={name}" for name in facts.signals.get("keywords", ()))]
     named = [one["name"] for one in facts.inputs if one["name"].isidentifier()]
     return [*(named or ["x"]), *(["edge_index"] if facts.has_convolutions and "edge_index" not in named else [])]
 
@@ -100,7 +153,7 @@ def insert_modules(facts: Facts, *modules: str) -> Remedy | None:
         facts: Of the run.
         modules: "LayerNorm", "ReLU" or "Skip".
     """
-    widths = {layer["name"]: _kept_width(layer) for layer in facts.layers[:-1]}
+    widths = {layer["name"]: _kept_width(layer) for layer in facts.layers[:-1] if layer["name"] != ROOT}
     width = Counter(width for width in widths.values() if width).most_common(1)
     names = tuple(name for name in widths if width and widths[name] == width[0][0])
     if not names:
@@ -121,9 +174,17 @@ def _kept_width(layer: dict[str, Any]) -> int:
 def reinitialize_attention(facts: Facts, layers: Sequence[str]) -> Action | None:
     """Fresh attention vectors of some layers, or else fresh query weights; None if they have neither."""
     chosen = [one for layer in facts.layers if layer["name"] in layers for one in layer["parameters"]]
-    names = tuple(one["name"] for one in chosen if one["role"] == ATTENTION)
-    names = names or tuple(one["name"] for one in chosen if one["name"].endswith("lin_query.weight"))
-    return Action("draw", {"parameters": names}) if names else None
+    drawn = [one for one in chosen if one["role"] == ATTENTION]
+    return draw(drawn or [one for one in chosen if one["name"].endswith("lin_query.weight")])
+
+
+def draw(parameters: Sequence[dict[str, Any]]) -> Action | None:
+    """Fresh weights of these entries of the structure; None without any. A vector is drawn as a matrix of one row."""
+    matrices, vectors = (
+        tuple(str(one["name"]) for one in parameters if (len(one["shape"]) < 2) == is_vector)
+        for is_vector in (False, True)
+    )
+    return Action("draw", {"parameters": matrices, **({"vectors": vectors} if vectors else {})}) if parameters else None
 
 
 def round_to_one_digit(value: float) -> float:

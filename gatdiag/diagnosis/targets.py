@@ -5,9 +5,10 @@ from typing import Final
 
 import numpy as np
 
+from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
-from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import logged_series, scores
@@ -21,6 +22,7 @@ _DEFINED: Final = frozenset({
     "BinaryCrossEntropyWithLogits", "Tanh", "Alias", "Where", "MaskedFill", "AsStrided", "Split", "Unbind", "Repeat",
 })  # fmt: skip
 _BINARY: Final = ("BinaryCrossEntropy", "KlDiv")
+_SAME_UNITS: Final = 10.0  # of gradients: a learning rate suits both
 _NO_GRAPH = "the graph of the loss was not seen"
 
 
@@ -222,8 +224,22 @@ def check_scale(facts: Facts) -> Finding | str | None:
         f"loss is {number(facts.last_loss / variance)} times their variance.",
         Evidence("mean of the targets over their standard deviation", offset),
         Evidence("loss at the end over the variance of the targets", facts.last_loss / variance),
-        threshold=f"Flagged above {threshold_text('offset', 'above-variance')}.",
+        threshold=f"Flagged above {threshold_text('target-offset', 'above-variance')}.",
+        remedy=_rescale_output(facts, math.sqrt(variance)),
     )
+
+
+def _rescale_output(facts: Facts, scale: float) -> Remedy | None:
+    """Outputs in units of the targets; None if the mean of the targets, with its sign, was not recorded."""
+    shift = facts.output.get("implied_mean")
+    if shift is None:
+        return None
+    rounded = {"scale": float(f"{scale:.4g}"), "shift": float(f"{shift:.4g}")}
+    fix = Action("rescale_output", rounded)
+    rate, factor = remedy.initial_learning_rate(facts), rounded["scale"] ** -2  # of gradients of standardized targets
+    if facts.is_adam or not rate > 0 or 1 / _SAME_UNITS < factor < _SAME_UNITS:
+        return Remedy(fix)
+    return Remedy(fix, *remedy.change_learning_rate(facts, remedy.round_to_one_digit(rate * factor)).fixes)
 
 
 @cause(

@@ -154,15 +154,13 @@ def check_dropout(facts: Facts) -> Finding | None:
     if not large or is_off or facts.state not in ("failing", "partly"):
         return None
     worst = max(large, key=large.__getitem__)
-    paths = [name.rpartition(".") for name in large]
-    lines = [f"model.{f'get_submodule({path!r}).' if path else ''}{attribute} = 0.5" for path, _, attribute in paths]
     return facts.finding(
         "dropout-too-large",
         f"Dropout sets {percent(large[worst])} of its input to zero: what is left is mostly noise. The rate is the "
         "share that is dropped, not the share that is kept.",
         Evidence(f"dropout rate, {short(worst)}", large[worst]),
         threshold=f"Flagged from {threshold_text('dropout')}.",
-        remedy=Remedy("\n".join(lines)),
+        remedy=Remedy(Action("dropout", {"attributes": tuple(large), "rate": 0.5})),
     )
 
 
@@ -188,7 +186,7 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
         what += ["a weight matrix that is zero"] * zero
         if what:
             dead = table[(table["norm"] == 0) | (table[["dead_rows", "dead_columns"]] > 0).any(axis=1)]
-            fresh = Action("draw", {"parameters": tuple(map(str, dead["parameter"]))})
+            fresh = remedy.draw([facts.parameters[name] for name in map(str, dead["parameter"])])
             yield facts.finding(
                 "dead-weights",
                 f"Layer {short(str(layer))} has {', '.join(what)}.",
@@ -197,7 +195,7 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
                 threshold="Flagged from the first row or column on.",
                 severity="warning" if rows else "note",
                 layers=(str(layer),),
-                remedy=Remedy(fresh, "# and train again"),
+                remedy=Remedy(fresh or "", "# and train again"),
             )
 
 

@@ -41,7 +41,7 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
     foreign = facts.signals.get("foreign_leaves", 0)  # leaves of the graph that are no parameters of the model
     if not missing and not foreign:
         return None
-    fix = remedy.optimizer_line(facts)
+    registered = (Action("register"),) if foreign else ()
     if missing:
         held = len(trainable) - len(missing) if facts.in_optimizer else "none"
         text = (
@@ -53,7 +53,6 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
             f"{foreign} tensors that the output depends on and that require gradients are not parameters of the model "
             "(layers in a plain list or dict are not registered), so the optimizer does not update them."
         )
-        fix = "self.layers = torch.nn.ModuleList(self.layers)  # in __init__, instead of a plain list or dict\n" + fix
     return facts.finding(
         "parameters-not-in-optimizer",
         text,
@@ -62,7 +61,7 @@ def check_optimizer(facts: Facts) -> Finding | str | None:
         layers=_layers_of(facts, missing),
         parameters=tuple(missing),
         severity="warning" if facts.state == "unknown" and _holds_first_layers(facts) else None,
-        remedy=Remedy(f"{fix}  # once the model is complete and on its device"),
+        remedy=Remedy(*registered, remedy.optimize_all(facts)),
     )
 
 

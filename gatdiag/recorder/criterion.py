@@ -258,7 +258,7 @@ def scale_of_mean(name: str, o: Tensor, gradient: Tensor) -> float:
 
 
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
-    """The loss, and variance and mean square of the targets y = o - n dL/do / 2, if the loss is mean (o - y)^2."""
+    """The loss, and moments of the targets y = o - n dL/do / 2, if the loss is mean (o - y)^2."""
     o, g = _finite_live_rows(o, gradient)
     if not len(g):
         return {}
@@ -266,6 +266,7 @@ def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     return {
         "implied_mse": float((o - y).square().mean()),
         "implied_variance": float((y - y.mean(0)).square().mean()),
+        "implied_mean": float(y.mean()),
         "implied_square": float(y.square().mean()),
         "implied_entries": g.numel(),
     }

@@ -97,6 +97,7 @@ class Inspection:
         self._step = 0
         self._record: int | None = None
         self._inputs: list[dict[str, Any]] = []
+        self._arguments: dict[str, list[str]] = {}  # what the model is called with
         self._output: dict[str, Any] = {}
         self._graph: dict[str, Any] = {}
         self._foreign: list[weakref.ref[Tensor]] = []  # leaves of the graph that are not parameters of the model
@@ -211,6 +212,8 @@ class Inspection:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any, *, is_autocast: bool
     ) -> Output | None:
         """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
+        if not self._arguments:
+            self._arguments = {"arguments": self._names[: len(args)], "keywords": [*kwargs]}
         inputs = self._named_inputs(args, kwargs)
         batch, is_new = self._batches.number([x for _, x in inputs])
         if is_new:
@@ -516,7 +519,7 @@ class Inspection:
         if self._repeats:
             layers["repeats"] = self._repeats
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
-        return {"inputs": self._inputs, "output": output, **facts, "loop": self._loop.as_meta()}
+        return {"inputs": self._inputs, **self._arguments, "output": output, **facts, "loop": self._loop.as_meta()}
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""

@@ -15,6 +15,8 @@
 - `insertion`: insert normalization layers and skip connections
 - `leaky`: replace ReLU with leaky ReLU
 - `recomputation`: modes that are on again in what activation checkpoints recompute
+- `output`: scale and shift the output
+- `register`: register layers and tensors in plain attributes
 - `standardize`: scale the columns of features to mean 0 and variance 1
 """
 
@@ -23,7 +25,9 @@ from gatdiag.remedies.initialize import initialize_
 from gatdiag.remedies.insertion import Skip, insert_after_
 from gatdiag.remedies.leaky import leaky_relu_
 from gatdiag.remedies.lipschitz_norm import lipschitz_bound, lipschitz_normalize_
+from gatdiag.remedies.output import rescale_output_
 from gatdiag.remedies.rebalance import Rebalanced, rebalance_
+from gatdiag.remedies.register import register_
 from gatdiag.remedies.schedule import Rebalance
 from gatdiag.remedies.schemes import SCHEMES, Scheme
 from gatdiag.remedies.standardize import standardize
@@ -43,6 +47,8 @@ __all__ = [
     "lipschitz_bound",
     "lipschitz_normalize_",
     "rebalance_",
+    "register_",
+    "rescale_output_",
     "standardize",
     "weight_normalize_",
 ]

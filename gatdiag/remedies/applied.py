@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from numbers import Real
 from types import TracebackType
 from typing import Any, Final, Self
@@ -186,10 +186,15 @@ def _set_mixins(module: nn.Module, mixins: tuple[type, ...]) -> None:
 
 
 @cache
-def _class_with_mixins(own: type, mixins: tuple[type, ...]) -> type:
+def _class_with_mixins(own: Any, mixins: tuple[type, ...]) -> type:
     """A subclass with the original's name, which PyG and users rely on."""
+
+    @wraps(own.forward)  # with its signature, by which inputs are named
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return super(kind, self).forward(*args, **kwargs)  # type: ignore[arg-type]
+
     attributes = {_MIXINS: mixins, _OWN: own, "__reduce_ex__": _reduce, "__module__": own.__module__}
-    kind: type = type(own.__name__, (*reversed(mixins), own), attributes)
+    kind: type = type(own.__name__, (*reversed(mixins), own), {**attributes, "forward": forward})
     return kind
 
 

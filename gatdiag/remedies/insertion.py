@@ -55,7 +55,7 @@ class _InsertionMixin:
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         first, *others = output if isinstance(output, tuple) else (output,)
         for inserted in getattr(self, _SLOT):
-            first = _call_inserted(inserted, first, _find_input(args, kwargs))
+            first = _call_inserted(inserted, first, _find_input(args, kwargs, first))
         return (first, *others) if others else first
 
 
@@ -115,7 +115,21 @@ def insert_after_(model: nn.Module, pattern: str, module: nn.Module) -> Applied:
         for name, layer in _match_layers(user, pattern).items():
             _check_can_insert(name, layer, module)
             _insert_(applied, name, layer, module)
+            if _is_in_fused_layer(user, name):
+                handle = layer.register_forward_pre_hook(_run_unfused)
+                applied.add_change(name, "its encoder layer runs unfused", handle.remove)
         return applied
+
+
+def _is_in_fused_layer(model: nn.Module, name: str) -> bool:
+    """Whether a layer of torch that is around this one leaves it out in evaluation, where it is one kernel."""
+    parts = name.split(".")
+    above = (model.get_submodule(".".join(parts[:count])) for count in range(len(parts)))
+    return any(isinstance(module, nn.TransformerEncoderLayer) for module in above)
+
+
+def _run_unfused(module: nn.Module, args: Any) -> None:
+    """Does nothing: torch runs an encoder layer as one kernel only if no layer in it has a hook."""
 
 
 def _match_layers(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
@@ -159,7 +173,14 @@ def _check_can_insert(name: str, layer: nn.Module, module: nn.Module) -> None:
         raise ModelError(f"{name} already has a {type(module).__name__} inserted after it: undo that first")
 
 
-def _find_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The first argument of a layer or the one named x; that of the targets if it is a pair."""
+def _find_input(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """The first argument of a layer or the one named x; that of the targets if it is a pair.
+
+    If its shape is not that of the output, the first argument whose shape is, as some layers take the edges first.
+    """
     x = args[0] if args else kwargs.get("x", next(iter(kwargs.values())))
-    return x[-1] if isinstance(x, tuple | list) else x
+    x = x[-1] if isinstance(x, tuple | list) else x
+    shape = getattr(output, "shape", None)
+    if shape is None or getattr(x, "shape", None) == shape:
+        return x
+    return next((one for one in (*args, *kwargs.values()) if getattr(one, "shape", None) == shape), x)

@@ -48,7 +48,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
     first_non_finite    null, or {"step", "layer", "where", "parameter", "kind"} of the first NaN or infinity
     best                null, or {"name", "mode", "value", "step"} of best.safetensors
     signals             null, missing, or what was observed once or a few times: {"inputs": [{"name", "rows",
-                        "columns", "non_finite", ...}], "output": {"criterion", "labels", ...}, "zero_inputs",
+                        "columns", "non_finite", ...}], "arguments" and "keywords" (names of what the model is called
+                        with), "output": {"criterion", "labels", ...}, "zero_inputs",
                         "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
                         the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
                         running statistics at the start}, "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient

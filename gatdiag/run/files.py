@@ -39,6 +39,11 @@ def has_tables(folder: Path) -> bool:
     return any(place(folder, table).exists() for table in _STREAMS for place in (parquet_path, stream_path))
 
 
+def runs_inside(folder: Path) -> list[Path]:
+    """Folders of runs in a folder, or one level deeper, where `gatdiag treat` leaves them."""
+    return [path.parent for within in ("*", "*/*") for path in sorted(folder.glob(f"{within}/{META}"))]
+
+
 def stream_path(folder: Path, table: str) -> Path:
     """The file of a table while it is recorded."""
     return folder / _STREAMS[table]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gatdiag.errors import InputError
 from gatdiag.names import escape_surrogates
-from gatdiag.run.files import META, atomic_write, check_regular, has_tables
+from gatdiag.run.files import META, atomic_write, check_regular, has_tables, runs_inside
 from gatdiag.run.shape import META_SHAPE, find_flaw
 from gatdiag.run.tables import SCHEMA_VERSION
 
@@ -108,7 +108,7 @@ def _check_there(folder: Path, path: Path) -> None:
             raise InputError(
                 f"{path} is missing, and the tables beside it cannot be read without it: restore it from a copy"
             )
-        inside = [str(path.parent) for path in sorted(folder.glob(f"*/{META}"))][:8]
+        inside = [*map(str, runs_inside(folder))][:8]
         hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Pass one that gatdiag recorded."
         raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
 

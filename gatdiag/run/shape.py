@@ -45,9 +45,11 @@ _SIGNALS: Final = {
             **dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER),
         }
     ],
+    "arguments?": [str],
+    "keywords?": [str],
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
-        **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_square?"), _NUMBER),
+        **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_mean?", "implied_square?"), _NUMBER),
         **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
         **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
         **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),

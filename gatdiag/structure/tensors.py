@@ -23,7 +23,7 @@ _CONTAINERS: Final = (dict, *_SEQUENCES)
 
 
 def walk(value: Any, name: str = "", *, objects: bool = True, modules: bool = True) -> Iterator[tuple[str, Any]]:
-    """All tensors in order, with names such as "x" or "x[0]", and what cannot be searched, such as generators.
+    """All tensors in order, with names such as "x" or "x['key'][0]", and what cannot be searched, as generators.
 
     Args:
         value: Tensors in containers, graphs, distributions, and attributes of modules and other objects. Each container
@@ -120,7 +120,12 @@ def graph_leaves(o: Tensor) -> Iterator[Tensor]:
 def _parts(value: Any, name: str) -> Iterable[tuple[str, Any]] | None:
     """What a container or an object holds, with names; None if it cannot be searched."""
     if isinstance(value, dict):
-        return [pair for key, item in dict.items(value) for pair in ((name, key), (str(key), item))]
+        has_name = name and not name.startswith("_")  # that a user knows, unlike one inside a graph
+        return [
+            pair
+            for key, item in dict.items(value)
+            for pair in ((name, key), (f"{name}[{key!r}]" if has_name else str(key), item))
+        ]
     for kind in _SEQUENCES:
         if isinstance(value, kind):
             return [(f"{name}[{number}]", item) for number, item in enumerate(kind.__iter__(value))]

@@ -15,7 +15,7 @@ from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.fixes import REPLACES, merge_optimizers
+from gatdiag.diagnosis.fixes import paste
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import join_names
 from gatdiag.recorder import Recorder
@@ -31,8 +31,9 @@ from gatdiag.watching import watch
 MakeModel = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Recorder], Any]
 
-_OPTIMIZER_LINE: Final = "optimizer = "  # start of the line that creates it
 _MAX_TRIALS: Final = 4
+_MEANT_FOR_OTHER_STEPS: Final = {"adam": {"learning_rate", "setting"}, "learning_rate": {"adam"}}
+"""Name of an action -> those that it replaces, as they suit the steps of another optimizer."""
 _REMEDY_ERRORS: Final = (GatdiagError, RuntimeError, ValueError, TypeError)  # raised if a remedy does not fit the model
 
 
@@ -107,7 +108,9 @@ def treat(
         place = _free_folder(place)
     if overwrite:
         (place / PAGE).unlink(missing_ok=True)  # it would not match the new runs if this is killed
-    session = _Session(make_model, train, inputs, known, place, overwrite, progress, on_progress or (lambda _: None))
+    session = _Session(
+        make_model, train, inputs, {}, known, place, overwrite, progress, on_progress or (lambda _: None)
+    )
     try:
         done = session.run(given, [load(place) for place in before])
     except BaseException as error:  # show what was recorded, whatever the error
@@ -159,6 +162,7 @@ class _Session:
     make_model: MakeModel
     train: Train
     inputs: tuple[Any, ...]
+    keywords: dict[str, Any]
     seeds: tuple[int, ...]
     folder: Path
     overwrite: bool
@@ -220,7 +224,7 @@ class _Session:
         with random_state(seed, devices):
             model = self.make_model()
             self.check_model(model)
-            treated = TreatedModel(model, self.inputs)
+            treated = TreatedModel(model, self.inputs, self.keywords)
             try:
                 with treated.contexts:
                     apply_actions(treated, trial.actions)
@@ -247,10 +251,10 @@ class _Session:
         """Keep the inputs of the first forward pass, unless inputs were given."""
 
         def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.inputs = () if kwargs else args
+            self.inputs, self.keywords = args, kwargs
             handle.remove()  # so that the model can be pickled
 
-        if not self.inputs:
+        if not (self.inputs or self.keywords):
             handle = treated.model.register_forward_pre_hook(keep, with_kwargs=True)
             treated.contexts.callback(handle.remove)
 
@@ -319,7 +323,7 @@ def _values(trial: Trial) -> list[float]:
 def _remedy_options(trial: Trial, given: str | tuple[Action, ...] | None) -> list[Trial]:
     """Trials with one more remedy than this one, that of the verdict first."""
     if isinstance(given, tuple):
-        return [Trial("", None, given, "\n".join(action.code for action in given))]
+        return [Trial("", None, given, paste(given))]
     verdict, findings = trial.verdict, [finding for finding in _by_priority(trial) if finding.actions]
     if given is None:
         # none if nothing is wrong, or if the verdict can only be fixed in the user's code
@@ -346,15 +350,11 @@ def _by_priority(trial: Trial) -> list[Finding]:
 def _add_remedy(trial: Trial, finding: Finding) -> Trial:
     """Add the finding's remedy to those of a trial, the optimizer last; later settings replace earlier ones."""
     again = {_what(action) for action in finding.actions if "value" in action.settings}
-    for one, other in (("adam", "learning_rate"), ("learning_rate", "adam")):  # one of them is meant for SGD's steps
-        again |= {other} if any(action.name == one for action in finding.actions) else set()
-    actions = (*(action for action in trial.actions if _what(action) not in again), *finding.actions)
-    lines = [*trial.remedy.splitlines(), *finding.remedy.splitlines()]
-    created = [line for line in lines if line.startswith(_OPTIMIZER_LINE)][-1:]
-    if merged := merge_optimizers(actions):
-        created = [f"{merged}  # {REPLACES}"]
-    lines = [*(line for line in lines if not line.startswith(_OPTIMIZER_LINE)), *created]  # last, for new parameters
-    return Trial("", finding, actions, "\n".join(lines))
+    for one, others in _MEANT_FOR_OTHER_STEPS.items():
+        again |= others if any(action.name == one for action in finding.actions) else set()
+    kept = (action for action in trial.actions if not {_what(action), action.name} & again)
+    actions = (*kept, *finding.actions)
+    return Trial("", finding, actions, paste(actions))
 
 
 def _what(action: Action) -> str:

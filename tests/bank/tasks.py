@@ -35,6 +35,7 @@ class Task:
         y: Label of each example.
         training_y: Label of each example that the training sees.
         is_training: Which examples are for training.
+        shift: Of the labels that the training sees, in whose units the model predicts.
     """
 
     x: Tensor
@@ -43,6 +44,7 @@ class Task:
     y: Tensor
     training_y: Tensor
     is_training: Tensor
+    shift: float = 0.0
 
     @property
     def out_channels(self) -> int:
@@ -93,8 +95,8 @@ def make_task(recipe: Recipe) -> Task:
         x = (x - x.mean(0)) / x.std(0).clamp(min=1e-3)
     change, number = recipe.inputs
     is_training = torch.rand(len(y), generator=generator) < recipe.train_share
-    edges = EDGES[recipe.edges](edges, len(x))
-    return Task(INPUTS[change](x, number), edges, groups, y, LABELS[recipe.labels](y, generator), is_training)
+    edges, shift = EDGES[recipe.edges](edges, len(x)), _FAR if recipe.labels == "far from zero" else 0.0
+    return Task(INPUTS[change](x, number), edges, groups, y, LABELS[recipe.labels](y, generator), is_training, shift)
 
 
 _Data = tuple[Tensor, Tensor, Tensor | None, Tensor]  # x, edge_index, groups, y
@@ -277,11 +279,13 @@ EDGES: Final[Mapping[str, Callable[[Tensor, int], Tensor]]] = {
 }
 """Name -> change of the edges (edge_index, number of nodes)."""
 
+_FAR: Final = -100.0
+
 LABELS: Final[Mapping[str, Callable[[Tensor, Generator], Tensor]]] = {
     "true": lambda y, generator: y,
     "all one": lambda y, generator: torch.ones_like(y),
     "random": lambda y, generator: y[torch.randperm(len(y), generator=generator)],
     "one in ten missing": lambda y, generator: torch.where(torch.rand(y.shape, generator=generator) < 0.1, math.nan, y),
-    "far from zero": lambda y, generator: y - 100,
+    "far from zero": lambda y, generator: y + _FAR,
 }
 """Name -> the labels that the training sees (true labels, generator)."""

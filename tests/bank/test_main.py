@@ -74,11 +74,12 @@ def test_faults_are_treated_and_compared_with_their_twins(folder):
     (row,) = rows_of(folder / "treatment" / "calibration.csv")  # harmless faults and controls are not treated
     assert (row["case"], row["verdict"], row["good"]) == ("input-nonfinite-00", "input-nonfinite", "yes")
     assert row["remedy"] == "NaN in x replaced by 0, infinity by a value beyond all finite ones"
-    faulty, treated, twin = (float(row[name]) for name in ("faulty", "treated", "twin"))
+    faulty, treated, pasted, twin = (float(row[name]) for name in ("faulty", "treated", "pasted", "twin"))
     assert faulty < twin - 0.3
     assert abs(treated - twin) <= 0.05
+    assert pasted == treated
     page = (folder / "treatment" / "calibration.md").read_text()
-    assert "Cured: 1 of 1 (100%); 0 more need a change in the user's code." in page
+    assert "Cured: 1 of 1 (100%) by `treat` and 1 of 1 (100%) by the code that it prints, pasted; 0 more" in page
 
 
 def test_pairs_are_chosen_by_either_cause():

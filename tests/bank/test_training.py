@@ -81,7 +81,7 @@ def test_drift_is_how_far_c_went(tmp_path):
 @pytest.mark.parametrize("part", [*OPTIMIZED])
 def test_what_the_optimizer_is_given(part):
     torch.manual_seed(0)
-    model = make_network(replace(SMALL, depth=3), 32, 4)
+    model = Training(replace(SMALL, depth=3, optimizes=part)).make_model()
     all_of_it = {id(parameter) for parameter in model.parameters()}
     given = {id(parameter) for parameter in OPTIMIZED[part](model)}
     now = {id(parameter) for parameter in model.parameters()}

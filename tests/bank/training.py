@@ -72,8 +72,11 @@ class Training:
 
     def make_model(self) -> RecipeModel:
         """Build a model with new weights."""
-        network = make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
-        return network.to(PRECISIONS[self.recipe.precision])
+        model = make_network(self.recipe, self.task.x.shape[1], self.task.out_channels)
+        model.to(PRECISIONS[self.recipe.precision])
+        if self.recipe.optimizes == _UNREGISTERED:
+            _unregister_layers(model)
+        return model
 
     def make_optimizer(self, model: RecipeModel) -> Optimizer:
         """Build the optimizer of a model."""
@@ -87,8 +90,16 @@ class Training:
         """The loss that is minimized."""
         return LOSSES[self.recipe.loss](out, y, model, step)
 
-    def run_steps(self, model: RecipeModel, optimizer: Optimizer) -> Iterator[dict[str, float]]:
-        """Train; yields the scalars to log after each step."""
+    def run_steps(
+        self, model: RecipeModel, optimizer: Optimizer, pasted: Callable[[], None] = lambda: None
+    ) -> Iterator[dict[str, float]]:
+        """Train; yields the scalars to log after each step.
+
+        Args:
+            model: The model.
+            optimizer: Its optimizer.
+            pasted: Code that is pasted into the loop.
+        """
         recipe, generator = self.recipe, torch.Generator().manual_seed(self.recipe.seed)
         scheduler = LambdaLR(optimizer, lambda step: SCHEDULES[recipe.schedule](step, recipe.steps))
         kept: dict[str, Tensor] = {}
@@ -97,6 +108,7 @@ class Training:
                 optimizer = self.make_optimizer(model)
             if recipe.clears or recipe.loop == "new optimizer":
                 optimizer.zero_grad()
+            pasted()
             loss = [self._backward(model, step, generator) for _ in range(recipe.accumulates)][-1]
             if recipe.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
@@ -158,11 +170,12 @@ def _usual_loss(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _predict(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tensor, Tensor]:
-    """Logits in evaluation mode, without the model's output function, and the true labels."""
+    """Logits in evaluation mode, without the model's output function, in units of the true labels, and these."""
     examples = task.split(is_training)
     output, model.output = model.output, lambda out: out
     try:
-        return evaluate(model, _in_precision(model, examples.args))[examples.rows].float(), examples.y
+        out = evaluate(model, _in_precision(model, examples.args))[examples.rows].float()
+        return out - task.shift, examples.y
     finally:
         model.output = output
 
@@ -222,14 +235,15 @@ def _rebuild_layers(model: RecipeModel) -> list[nn.Parameter]:
     return parameters
 
 
-def _unregister_layers(model: RecipeModel) -> list[nn.Parameter]:
+def _unregister_layers(model: RecipeModel) -> None:
     """All layers but the last are kept in a plain list, so that the model does not register their parameters."""
     convs = list(model.encoder.convs)
     model.encoder.last = convs.pop()
     del model.encoder.convs
     object.__setattr__(model.encoder, "convs", [*convs, model.encoder.last])
-    return list(model.parameters())
 
+
+_UNREGISTERED: Final = "layers in a list"
 
 OPTIMIZED: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = {
     "all": lambda model: list(model.parameters()),
@@ -237,7 +251,7 @@ OPTIMIZED: Final[Mapping[str, Callable[[RecipeModel], list[nn.Parameter]]]] = {
     "biases": lambda model: [p for name, p in model.named_parameters() if name.endswith("bias")],
     "of a copy": lambda model: list(copy.deepcopy(model).parameters()),
     "before rebuilding": _rebuild_layers,
-    "layers in a list": _unregister_layers,
+    _UNREGISTERED: lambda model: list(model.parameters()),
 }
 """Name -> the parameters that the optimizer gets; may change the model."""
 

@@ -1,9 +1,11 @@
-"""A cause in a package of its own, as a user writes it: one file and an entry point."""
+"""A cause in a package of its own, as a user writes it: one file and an entry point, in `tests/diagnosis/plugin`."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,87 +14,68 @@ from gatdiag.diagnosis import CAUSES, Limit, cause
 from gatdiag.errors import InputError
 from tests.report.builder import build
 
-CHECK = '''
-"""A learning rate that is the same as everybody's."""
-
-from gatdiag.diagnosis import Evidence, Facts, Finding, Limit, Remedy, cause
-
-
-def needs_rate(facts: Facts) -> str:
-    return "" if len(facts.steps_column("learning_rate")) else "no learning rate was recorded"
-
-
-@cause(
-    "rate-of-everybody",
-    "The learning rate is everybody's",
-    rank=305,
-    why="it says more about habits than about this network",
-    figure="training_curves",
-    falsified_by="With another learning rate the learning curve is the same.",
-    needs=(needs_rate,),
-    severity="warning",
-    limits={"usual": Limit(3e-4, "the best learning rate for Adam, hands down")},
-)
-def check_rate(facts: Facts) -> Finding | None:
-    """A learning rate of 3e-4 was not chosen for this network. See https://example.org/karpathy."""
-    rate = facts.steps_column("learning_rate")[0]
-    if rate != 3e-4:
-        return None
-    return facts.finding(
-        "rate-of-everybody",
-        "The learning rate is 3e-4, which nobody chose for this network.",
-        Evidence("learning rate", float(rate)),
-        threshold="Flagged at 3e-4.",
-        remedy=Remedy("# try 1e-3 and 1e-4, too"),
-    )
-'''
-
-
-@pytest.fixture
-def package(tmp_path):
-    """A folder as pip installs it."""
-    (tmp_path / "site" / "everybody-1.0.dist-info").mkdir(parents=True)
-    (tmp_path / "site" / "everybody.py").write_text(CHECK)
-    info = tmp_path / "site" / "everybody-1.0.dist-info"
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: everybody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gatdiag.causes]\neverybody = everybody\n")
-    return tmp_path / "site"
+PACKAGE = Path(__file__).with_name("plugin")
+LOSS = np.linspace(2.0, 0.1, 60)
 
 
 def run(package, *arguments):
+    """Run a command with a package beside those that are installed, as pip would leave it."""
     path = os.pathsep.join([str(package), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
     command = [sys.executable, "-m", "gatdiag", *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_it_appears_in_the_terminal_the_page_and_json(package, tmp_path):
-    assert len(CHECK.splitlines()) < 60
-    logged = {"loss": np.linspace(2.0, 1.6, 60), "learning_rate": np.full(60, 3e-4)}
-    folder = build(tmp_path / "run", logged=logged).folder
-    said = run(package, "diagnose", folder, "--fail-on", "warning")
+def record(folder, labels, width=64):
+    """A training that goes well: two layers of `width` squared weights, and so many labels of each of two classes."""
+    signals = {"output": {"labels": [labels, labels]}, "dropout": {"convs.0.dropout": 0.1}}
+    weights = {"norm": np.full((60, 2), float(width))}
+    return build(folder, logged={"loss": LOSS}, weights=weights, width=width, signals=signals).folder
+
+
+def diagnose(package, folder):
+    return json.loads(run(package, "diagnose", folder, "--json", "--fail-on", "never").stdout)["diagnoses"][0]
+
+
+def test_it_is_one_file_of_a_few_lines():
+    assert len((PACKAGE / "few_labels.py").read_text().splitlines()) < 60
+
+
+def test_it_appears_in_the_terminal_the_page_json_and_the_explanation(tmp_path):
+    folder = record(tmp_path / "run", labels=1)
+    said = run(PACKAGE, "diagnose", folder, "--fail-on", "warning")
     assert said.returncode == 1, said.stderr
-    assert said.stdout.startswith("warning: The learning rate is everybody's: The learning rate is 3e-4, which nobody")
-    assert "    # try 1e-3 and 1e-4, too" in said.stdout
-    document = json.loads(run(package, "diagnose", folder, "--json").stdout)["diagnoses"][0]
-    assert document["verdict"]["code"] == "rate-of-everybody"
-    run(package, "report", folder, "--out", tmp_path / "page.html")
-    assert "which nobody chose for this network" in (tmp_path / "page.html").read_text()
-    explained = run(package, "explain", "rate-of-everybody").stdout
-    assert "was not chosen for this network" in explained
-    assert "0.0003: the best learning rate for Adam" in explained
+    assert said.stdout.startswith("warning: Many weights for few labels: The network has 8,192 weights, and the loss ")
+    assert "evidence: weights for each label: 4,096. Flagged from 2,000 on." in said.stdout
+    assert "    hidden_channels = 16  # a narrower network\n" in said.stdout
+    assert "    model.get_submodule('convs.0').dropout = 0.5\n" in said.stdout
+    assert "wrong if: With a tenth of the weights" in said.stdout
+    verdict = diagnose(PACKAGE, folder)["verdict"]
+    assert verdict["code"] == "few-labels"
+    assert verdict["actions"] == [{"name": "dropout", "settings": {"attributes": ["convs.0.dropout"], "rate": 0.5}}]
+    run(PACKAGE, "report", folder, "--out", tmp_path / "page.html")
+    assert "it can learn each of them by heart" in (tmp_path / "page.html").read_text()
+    explained = run(PACKAGE, "explain", "few-labels").stdout
+    assert "Thousands of weights for each label that the loss sees" in explained
+    assert "2000: weights for each label; a GAT with 8 heads on Cora has 660" in explained
+    assert "few-labels" in run(PACKAGE, "explain").stdout
 
 
-def test_what_it_needs_is_the_reason_why_it_is_skipped(package, tmp_path):
-    folder = build(tmp_path / "run", logged={"loss": np.linspace(2.0, 1.6, 60)}).folder
-    document = json.loads(run(package, "diagnose", folder, "--json").stdout)["diagnoses"][0]
-    assert document["skipped"]["rate-of-everybody"] == "no learning rate was recorded"
+def test_on_the_other_side_of_its_limit_it_says_nothing(tmp_path):
+    document = diagnose(PACKAGE, record(tmp_path / "run", labels=20))
+    assert document["verdict"]["code"] == "healthy"
+    assert "few-labels" not in document["skipped"]
 
 
-def test_a_package_that_cannot_be_imported_is_one_warning(package, tmp_path):
-    (package / "everybody.py").write_text("import nothing_of_that_name")
-    folder = build(tmp_path / "run", logged={"loss": np.linspace(2.0, 0.1, 60)}).folder
-    said = run(package, "diagnose", folder)
+def test_what_it_needs_is_the_reason_why_it_is_skipped(tmp_path):
+    folder = build(tmp_path / "run", logged={"loss": LOSS}).folder
+    assert diagnose(PACKAGE, folder)["skipped"]["few-labels"] == "no labels were seen"
+
+
+def test_a_package_that_cannot_be_imported_is_one_warning(tmp_path):
+    package = shutil.copytree(PACKAGE, tmp_path / "site")
+    (package / "few_labels.py").write_text("import nothing_of_that_name")
+    said = run(package, "diagnose", build(tmp_path / "run", logged={"loss": LOSS}).folder)
     assert said.returncode == 0
     assert said.stdout.startswith("No problem found")
     assert "nothing_of_that_name" in said.stderr

@@ -14,10 +14,10 @@ X = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.randn(6, 1, generator=torch.Generator().manual_seed(2))
 
 
-def trained(folder, lr, momentum=0.0, steps=60):
+def trained(folder, lr, momentum=0.0, steps=60, kind=torch.optim.SGD):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    optimizer = kind(model.parameters(), lr=lr, momentum=momentum)
     losses = []
     with gatdiag.watch(model, folder, every=1) as recorder:
         for _ in range(steps):
@@ -41,6 +41,22 @@ def test_the_rate_that_is_recommended_trains(tmp_path, wrong, momentum):
     assert f"lr={better:g}" in verdict.remedy
     assert 1e-4 < better < 0.2
     losses = trained(tmp_path / "better", better, momentum, steps=200)
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("momentum", [0.999, 1 - 1e-9])
+def test_momentum_that_adds_up_more_steps_than_there_are_is_shortened(tmp_path, momentum):
+    trained(tmp_path / "wrong", 30.0, momentum)
+    memory, rate = gatdiag.diagnose(tmp_path / "wrong").verdict.actions
+    assert memory.settings["value"] == 0.9
+    losses = trained(tmp_path / "better", 30.0 * rate.settings["factor"], 0.9, steps=200)
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_the_first_step_of_rmsprop_is_longer_than_later_ones(tmp_path):
+    trained(tmp_path / "wrong", 100.0, kind=torch.optim.RMSprop)
+    (rate,) = gatdiag.diagnose(tmp_path / "wrong").verdict.actions
+    losses = trained(tmp_path / "better", 100.0 * rate.settings["factor"], kind=torch.optim.RMSprop)
     assert losses[-1] < 0.3 * losses[0]
 
 

@@ -1,5 +1,7 @@
 """The lines to paste."""
 
+from inspect import signature
+
 import pytest
 import torch
 from torch import nn
@@ -7,9 +9,12 @@ from torch import nn
 import gatdiag
 from gatdiag.diagnosis import fixes
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.remedy import optimizer_line
+from gatdiag.diagnosis.remedy import change_learning_rate, optimizer_line
+from gatdiag.recorder.meta import describe_optimizer
 from tests.report.builder import build
 
+NOT_NUMERIC = ("foreach", "differentiable", "capturable", "fused")  # how it computes, not what
+VALID = {"SGD": {"dampening": 0.0}, "Rprop": {"etas": (0.6, 1.3)}, "Adafactor": {"d": 2.0}}
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
@@ -48,6 +53,64 @@ def test_an_optimizer_that_is_not_torchs_is_not_written_as_one_of_its(tmp_path):
     assert optimizer_line(facts, lr=0.01) == "optimizer = Lion(model.parameters(), lr=0.01)"
 
 
+def other_than(default):
+    """A value that a setting does not have by default."""
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, tuple):
+        return tuple(value and 0.9 * value for value in default)
+    return float(f"{0.9 * default:.3g}") if isinstance(default, float) else default + 1
+
+
+@pytest.mark.parametrize("name", sorted(fixes.OF_TORCH))
+@pytest.mark.parametrize("is_default", [True, False])
+def test_the_line_makes_the_same_optimizer_with_all_settings(tmp_path, name, is_default):
+    kind, changed = getattr(torch.optim, name), {"lr": 0.1}
+    for one in signature(kind).parameters.values():
+        if not is_default and isinstance(one.default, int | float | tuple) and one.name not in NOT_NUMERIC:
+            changed |= {one.name: other_than(one.default)}
+    changed |= VALID.get(name, {}) if not is_default else {}
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer = kind([weight], **changed)
+    described = describe_optimizer(optimizer, {id(weight): "weight"}, 0)
+    facts = Facts(build(tmp_path / "run", optimizers=[described]))
+    made = {"model": nn.Linear(2, 2, bias=False), "torch": torch}
+    exec(optimizer_line(facts), made)
+    one, other = (
+        {key: value for key, value in each.param_groups[0].items() if key != "params"}
+        for each in (optimizer, made["optimizer"])
+    )
+    assert one.keys() == other.keys()
+    assert all(pytest.approx(value) == other[key] for key, value in one.items())
+
+
 def test_torchs_optimizers_are_known():
     kinds = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
-    assert kinds == fixes._OF_TORCH
+    assert kinds == fixes.OF_TORCH
+
+
+def test_the_rate_that_is_printed_is_the_one_that_schedules_scale(tmp_path):
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    with gatdiag.watch(model, tmp_path / "run"):
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        schedule.step()
+    (fix,) = change_learning_rate(Facts(gatdiag.load(tmp_path / "run")), 0.005).fixes
+    assert fix.settings["factor"] == pytest.approx(0.1)
+    assert fix.code.startswith("optimizer = torch.optim.SGD(model.parameters(), lr=0.05)")
+
+
+def test_an_optimizer_that_one_line_cannot_make_is_changed_where_it_is(tmp_path):
+    groups = [{"lr": 0.1, "weight_decay": 0.0}, {"lr": 0.2, "weight_decay": 0.1}]
+    several = (
+        [{"class": "SGD", "groups": groups}],
+        [{"class": "Lion", "groups": groups[:1]}],
+        [{"class": "SGD", "groups": groups[:1]}, {"class": "SGD", "groups": groups[1:]}],
+    )
+    for number, optimizers in enumerate(several):
+        facts = Facts(build(tmp_path / str(number), optimizers=optimizers))
+        (fix,) = change_learning_rate(facts, 0.01).fixes
+        assert fix.code.splitlines()[0] == "for group in optimizer.param_groups:"
+        assert fix.code.splitlines()[1].startswith('    group["lr"] *= 0.1')

@@ -20,7 +20,9 @@ from gatdiag.remedies import (
     leaky_relu_,
     lipschitz_norm,
     lipschitz_normalize_,
+    output,
     rebalance_,
+    rescale_output_,
     weight_norm,
     weight_normalize_,
 )
@@ -44,6 +46,7 @@ REMEDIES = {
     "relu": leaky_relu_,
     "pairs": lambda model: insert_after_(model, "convs.*", PairNorm()),
     "skip": lambda model: insert_after_(model, "convs.*", Skip(0.5)),
+    "output": lambda model: rescale_output_(model, 2.0, 1.0),
 }
 """Name -> every remedy that stays in the forward pass, for a model whose ``convs`` keep 6 columns."""
 
@@ -200,7 +203,7 @@ def test_an_interrupt_halfway_leaves_nothing_behind(kind, monkeypatch):
             raise KeyboardInterrupt
         add_mixin(layer, mixin)
 
-    for module in (insertion, leaky, lipschitz_norm, weight_norm):
+    for module in (insertion, leaky, lipschitz_norm, output, weight_norm):
         monkeypatch.setattr(module, "add_mixin", interrupt)
     with pytest.raises(KeyboardInterrupt):
         REMEDIES[kind](model)

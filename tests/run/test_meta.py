@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -56,3 +57,7 @@ def test_runs_inside_a_folder_that_is_none_are_named(folder):
     with pytest.raises(InputError) as raised:
         load(folder.parent)
     assert str(raised.value).endswith(f"Did you mean a folder inside it: {folder}?")
+    deeper = shutil.copytree(folder, folder.with_name("treatment") / "before" / "seed-0")
+    with pytest.raises(InputError) as raised:
+        load(deeper.parent.parent)
+    assert str(raised.value).endswith(f"Did you mean a folder inside it: {deeper}?")

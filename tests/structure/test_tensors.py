@@ -102,7 +102,7 @@ def test_a_container_is_searched_once_wherever_it_is() -> None:
 def test_tensors_of_containers_have_names() -> None:
     given = {"x": A, "pair": (B, [COUNT]), "graph": Data(x=A)}
 
-    assert [name for name, _ in named_tensors(given)] == ["x", "pair[0]", "pair[1][0]"]
+    assert [name for name, _ in named_tensors(given)] == ["x['x']", "x['pair'][0]", "x['pair'][1][0]"]
     assert [name for name, _ in named_tensors(A)] == ["x"]
     assert [name for name, _ in walk(given)] == ["x", "pair[0]", "pair[1][0]", "x"]
 

@@ -4,17 +4,18 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 import gatdiag
 from gatdiag.diagnosis import Action, remedy
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.fixes import GLOROT, Remedy
+from gatdiag.diagnosis.fixes import GLOROT, Remedy, paste
 from gatdiag.errors import InputError, ModelError
 from gatdiag.experiments import models
 from gatdiag.experiments.settings import Network
 from gatdiag.remedies import standardize
-from gatdiag.treatment.actions import ACTIONS, TreatedModel, apply_actions
+from gatdiag.treatment.actions import TreatedModel, apply_actions
 from tests.treatment.loops import Silent, X, loop, make
 
 
@@ -42,6 +43,15 @@ def test_a_learning_rate_is_scaled_while_it_steps_and_schedules_stay(optimizer):
     got = trained(actions, loop(0.5, 9, optimizer, schedule=schedule, seen=seen))
     assert same(got, trained([], loop(0.05, 9, optimizer, schedule=schedule)))
     assert [lr for lr, _ in seen] == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.0625])
+
+
+def test_settings_that_are_changed_again_are_changed_once_in_each_step():
+    seen = []
+    twice = [Action("learning_rate", {"factor": factor}) for factor in (0.1, 0.5)]
+    decay = [Action("weight_decay", {"value": value}) for value in (0.1, 0.01)]
+    got = trained([*twice, *decay], loop(0.5, 9, weight_decay=0.5, seen=seen))
+    assert same(got, trained([], loop(0.025, 9, weight_decay=0.01)))
+    assert {lr for lr, _ in seen} == {0.5}
 
 
 def test_a_constant_rate_overrides_a_schedule():
@@ -198,10 +208,130 @@ def test_layers_without_numbers_are_named(tmp_path):
     assert fix.actions == (Action("insert_after", {"layers": ("first", "second"), "module": "Skip", "scale": 0.71}),)
 
 
-def test_every_action_is_one_that_the_diagnosis_proposes():
-    from pathlib import Path
-    from re import findall
+# --- the optimizer that is missing parameters, or made anew -----------------------------------------------------------
 
-    sources = [path.read_text() for path in Path(gatdiag.diagnosis.__file__).parent.glob("*.py")]
-    named = {name for text in sources for name in findall(r'Action\(\s*"(\w+)"', text)}
-    assert named == {*ACTIONS}
+
+def parameters_of(model):
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def train_with(make_optimizer, actions=(), steps=5, model=None):
+    """Train with an optimizer that a function makes of the model and the step."""
+    torch.manual_seed(0)
+    treated = TreatedModel(model or make())
+    with treated.contexts:
+        apply_actions(treated, actions)
+        for step in range(steps):
+            treated.model(X).square().mean().backward()
+            make_optimizer(treated.model, step).step()
+            treated.model.zero_grad()
+    return parameters_of(treated.model)
+
+
+def once(kind, parameters, **settings):
+    known = []
+
+    def optimizer(model, step):
+        known[:] = known or [kind(parameters(model), **settings)]
+        return known[0]
+
+    return optimizer
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize(
+    "parameters", [lambda model: model[2].parameters(), lambda model: copy.deepcopy(model).parameters()]
+)
+def test_parameters_that_the_optimizer_lacks_are_added_to_it(kind, parameters):
+    got = train_with(once(kind, parameters, lr=0.1), [Action("optimize_all", {"optimizer": None})])
+    assert same(got, train_with(once(kind, lambda model: model.parameters(), lr=0.1)))
+
+
+def test_lbfgs_gets_the_parameters_that_it_lacks():
+    def train(parameters, actions):
+        torch.manual_seed(0)
+        treated = TreatedModel(make())
+        with treated.contexts:
+            apply_actions(treated, actions)
+            chosen = torch.optim.LBFGS(parameters(treated.model), lr=0.1)
+
+            def closure():
+                treated.model.zero_grad()
+                loss = treated.model(X).square().mean()
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                chosen.step(closure)
+        return parameters_of(treated.model)
+
+    got = train(lambda model: model[2].parameters(), [Action("optimize_all", {"optimizer": None})])
+    assert same(got, train(lambda model: model.parameters(), []))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_new_optimizers_continue_with_what_the_first_one_remembers(kind):
+    settings = {"lr": 0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {})}
+
+    def anew(model, step):
+        return kind(model.parameters(), **settings)
+
+    got = train_with(anew, [Action("keep_optimizer", {"optimizer": None})])
+    assert same(got, train_with(once(kind, lambda model: model.parameters(), **settings)))
+    assert not same(got, train_with(anew))
+
+
+def test_weight_decay_is_lowered_only_where_there_is_some():
+    def groups(decay):
+        return lambda model: [
+            {"params": model[0].parameters(), "weight_decay": 0.0},
+            {"params": model[2].parameters(), "weight_decay": decay},
+        ]
+
+    got = train_with(once(torch.optim.SGD, groups(0.5), lr=0.1), [Action("weight_decay", {"value": 0.01})])
+    assert same(got, train_with(once(torch.optim.SGD, groups(0.01), lr=0.1)))
+
+
+def test_a_large_eps_is_lowered():
+    def adam(eps):
+        return once(torch.optim.Adam, lambda model: model.parameters(), lr=0.01, eps=eps)
+
+    got = train_with(adam(0.5), [Action("setting", {"name": "eps", "value": 1e-8})])
+    assert same(got, train_with(adam(1e-8)))
+
+
+def test_adam_has_the_weight_decay_that_another_finding_asks_for():
+    decay = {"class": "SGD", "settings": {"lr": 9.0}, "changed": {"weight_decay": 0.01}}
+    adam = {"lr": 0.01, "weight_decay": 0.5, "optimizer": {"class": "Adam", "settings": {}, "changed": {"lr": 0.01}}}
+    actions = [Action("adam", adam), Action("weight_decay", {"value": 0.01, "optimizer": decay})]
+    usual = once(torch.optim.SGD, lambda model: model.parameters(), lr=9.0, weight_decay=0.5)
+    expected = once(torch.optim.Adam, lambda model: model.parameters(), lr=0.01, weight_decay=0.01)
+    assert same(train_with(usual, actions), train_with(expected))
+    assert paste(actions).startswith("optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)")
+
+
+def test_factors_of_the_learning_rate_multiply_in_what_is_printed():
+    def rate(factor, lr):
+        return Action("learning_rate", {"factor": factor, "optimizer": {"class": "SGD", "settings": {}, "changed": lr}})
+
+    assert "lr=0.02)" in paste([rate(0.1, {"lr": 0.1}), rate(0.2, {"lr": 0.5})])
+
+
+# --- inputs in containers ---------------------------------------------------------------------------------------------
+
+
+class Nested(nn.Module):
+    def forward(self, pair, by_type, data, *more):
+        return pair[1], by_type["a"], data.x, more[0]
+
+
+def test_inputs_are_changed_wherever_they_are():
+    model, graph = Nested(), Data(x=3 * X, edge_index=torch.zeros(2, 1, dtype=torch.long))
+    given = ((X, -X), {"a": -X, "b": X}, graph, -X)
+    treated = TreatedModel(model, given)
+    with treated.contexts:
+        apply_actions(treated, [Action("absolute_inputs", {"names": ("pair[1]", "by_type['a']", "x", "argument 4")})])
+        found = model(*given)
+    assert all(torch.equal(one, size * X.abs()) for one, size in zip(found[:2], (1, 1), strict=True))
+    assert torch.equal(found[2], 3 * X.abs())
+    assert torch.equal(graph.x, 3 * X)  # the user's stays as it is

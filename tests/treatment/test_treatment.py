@@ -135,7 +135,7 @@ def test_what_did_not_help_is_not_pasted_where_what_is_behind_it_helps_by_itself
     monkeypatch.setattr("gatdiag.treatment.treatment.diagnose", diagnose)
     treatment = treat(make, loop(1e-5, 60), X, seeds=(0,), before=slow, folder=tmp_path / "t")
     assert [(trial.actions, trial.helped) for trial in treatment.trials] == [((clear,), False), ((rate,), True)]
-    assert treatment.remedy == "lr=0.1"
+    assert treatment.remedy == rate.code
 
 
 def test_what_has_to_be_changed_by_hand_is_said_and_nothing_else_tried(tmp_path):
@@ -161,12 +161,20 @@ def test_inputs_that_were_not_given_are_those_of_the_first_forward_pass(tmp_path
 
 def test_a_setting_that_is_set_again_is_not_said_twice():
     decay = (Action("weight_decay", {"value": 0.1}), Action("leaky_relu", {"slope": 0.1}))
-    before = Trial("before", actions=decay, remedy="optimizer = A\nleaky")
-    trial = _add_remedy(before, Finding("x", "error", "", "", remedy="optimizer = B", actions=decay[:1]))
-    assert [action.name for action in trial.actions] == ["leaky_relu", "weight_decay"]
-    assert trial.remedy == "leaky\noptimizer = B"
-    inserted = _add_remedy(before, Finding("x", "error", "", "", remedy="insert\n    it"))
-    assert inserted.remedy == "leaky\ninsert\n    it\noptimizer = A"  # which then holds what was inserted
+    before = Trial("before", actions=decay)
+    lower = Action("weight_decay", {"value": 0.01})
+    trial = _add_remedy(before, Finding("x", "error", "", "", actions=(lower,)))
+    assert trial.actions == (decay[1], lower)
+    assert trial.remedy == f"{decay[1].code}\n{lower.code}"
+    inserted = _add_remedy(before, Finding("x", "error", "", "", remedy="# by hand", actions=(Action("unfreeze"),)))
+    assert inserted.remedy.splitlines()[:2] == [decay[1].code, Action("unfreeze").code]  # before the optimizer is made
+    assert "by hand" not in inserted.remedy  # which was not trained
+
+
+def test_adam_takes_the_place_of_settings_for_the_steps_of_another_optimizer():
+    of_sgd = (Action("learning_rate", {"factor": 0.1}), Action("setting", {"name": "momentum", "value": 0.9}))
+    found = Finding("x", "error", "", "", actions=(Action("adam", {"lr": 0.01}),))
+    assert _add_remedy(Trial("before", actions=of_sgd), found).actions == found.actions
 
 
 def test_an_unknown_code_names_those_that_there_are(tmp_path, slow):

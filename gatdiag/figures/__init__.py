@@ -5,7 +5,7 @@
     axes             scales and limits, lines, marks for values that cannot be drawn, legends, notes
     heat             layer x step heat maps
     overview         the one figure to look at first
-    curves, gradients, weight_change, laws, smoothing, accuracy
+    curves, gradients, by_layer, weight_change, laws, smoothing, accuracy
                      the other figures
     rendering        the registry; a figure -> bytes, files, data
 

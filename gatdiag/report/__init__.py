@@ -2,6 +2,8 @@
 
     page        write_report: the page as a file; each run once, with a unique name
     sections    the sections of one run, and of the comparison of several
+    screen      the first screen of a run: verdict, tiles, strip of layers
+    chart       values by layer and step, for the chart that answers to the mouse
     story       sentences about the training and its outcome
     plots       figures with captions and data
     tables      sortable tables

@@ -215,7 +215,7 @@ CASES = {
     plain_tensor: ("parameters-not-registered", {"steps": 150, "lr": 0.05}),
     no_activation: ("network-linear", {"steps": 100, "lr": 0.02}),
     divergence_of_probabilities: ("output-softmax-twice", {}),
-    all_linked: ("depth-oversmoothing", {}),
+    all_linked: ("input-complete-graph", {}),
 }
 
 

@@ -8,6 +8,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
+from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
@@ -49,9 +50,12 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
         "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
         "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
     },
+    borrowed=("explode-time",),
 )
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
+    if (in_time := exploding_in_time(facts)) is not None:
+        return in_time
     norms, grads = _hidden(facts, "output_norm"), _hidden(facts, "output_gradient_norm")
     if len(norms) < 5:
         return f"this check needs 6 layers with a recorded output, got {len(norms) + 1}"
@@ -99,9 +103,12 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         ),
         "vanish-alike": Limit(1e-5, "the same if rows are alike, which shrinks it, too"),
     },
+    borrowed=("vanish-time",),
 )
 def check_vanishing(facts: Facts) -> Finding | str | None:
     """The gradient at the first layer's output is orders of magnitude below that at the last layer's."""
+    if (in_time := vanishing_in_time(facts)) is not None:
+        return in_time
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
     if len(grads) < limit("deep"):
         return f"this check needs 4 layers with a recorded gradient, got {len(grads)}"

@@ -32,6 +32,7 @@ _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
 _EARLY: Final = 30  # steps whose overshoot is known
+_TURNS: Final = 10  # steps of one network before the other's
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
 
@@ -45,11 +46,14 @@ class Facts:
         is_preflight: The run holds the first steps of a copy, before training; see `gatdiag.preflight`.
         mixing: Before training: how much the output of one example depends on others ("share", "of", "others",
             "sequence_first"); None if there is nothing to compare, or the reason why it is not known.
+        dependence_on_future: How far outputs change with later tokens, where the target is the next token; None if that
+            was not asked, as only `gatdiag.preflight` does.
     """
 
     run: Run
     is_preflight: bool = False
     mixing: Mapping[str, Any] | str | None = None
+    dependence_on_future: float | None = None
 
     # --- what was recorded --------------------------------------------------------------------------------------------
 
@@ -122,6 +126,29 @@ class Facts:
     def has_several_optimizers(self) -> bool:
         """Several optimizers take steps, as in adversarial training, each with gradients and labels of its own."""
         return len(self.run.meta["optimizers"]) > 1
+
+    @cached_property
+    def has_opponent(self) -> bool:
+        """Another network is trained against this one: optimizers take turns, or the loss is computed by a network."""
+        return self._takes_turns or bool(self.signals.get("loss_weights"))
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Two optimizers hold different parameters and begin one after the other, not in the same step."""
+        known = [
+            ({name for group in one["groups"] for name in group.get("parameters") or []}, one.get("from_step") or 0)
+            for one in self.run.meta["optimizers"]
+        ]
+        return any(
+            held and others and held.isdisjoint(others) and 0 < abs(step - other) <= _TURNS
+            for number, (held, step) in enumerate(known)
+            for others, other in known[:number]
+        )
+
+    @property
+    def has_open_loss(self) -> bool:
+        """The loss compares outputs with each other, or is computed of parts of a model that is not called itself."""
+        return bool(self.signals.get("compares_outputs") or (self.signals and not self.output))
 
     @cached_property
     def is_adam(self) -> bool:
@@ -200,7 +227,7 @@ class Facts:
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
             return float(-(share * np.log(share)).sum()) * self.loss_unit
-        if (variance := self.target_variance) > 0:
+        if (variance := self.target_variance) > 0 and not self.has_open_loss:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
 
@@ -316,7 +343,15 @@ class Facts:
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
-        return judge_course(self.finite_loss, self.step_count, chance=self.chance_loss, path=self.path, scores=known)
+        return judge_course(
+            self.finite_loss,
+            self.step_count,
+            chance=self.chance_loss,
+            path=self.path,
+            scores=known,
+            is_open=self.has_open_loss,
+            has_opponent=self.has_opponent,
+        )
 
     @cached_property
     def path(self) -> float:

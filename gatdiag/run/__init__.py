@@ -58,7 +58,11 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         at the first NaN), "slope_end", "plain_tensors", "loop", "input_sizes" (of inputs, by step),
                         "graphs" (nodes of a batch of graphs, and how many its edges need), "batch_labels",
                         "class_weights", "normalization" (rows of batch norms, and how far running statistics are from
-                        those of batches), "evaluation" (calls without gradients)}, of which any may be missing
+                        those of batches), "evaluation" (calls without gradients),
+                        "compares_outputs" (with each other, by the loss), "loss_weights" (matrices of another network
+                        between output and loss), "relations" (kinds of edges that a layer has
+                        weights for, and those that there are), "recurrence" (gradient of the first over that of the
+                        last of many runs of a layer in a pass)}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

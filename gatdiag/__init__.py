@@ -10,6 +10,7 @@ The packages and modules, from high to low level. Each may import those below it
     report         runs -> one self-contained HTML page
     figures        runs -> the papers' figures, as images and as data
     checkpoint     saved checkpoints -> a run, without executing anything in a file
+    leakage        whether a model sees the tokens that it is to predict, asked of a copy
     remedies       changes to a model that make it train, and undo: initialization, rebalancing, normalizations
     recorder       a training loop -> a run, without changing the training
     diagnosis      runs -> findings with evidence; one failure mode per file; no torch

@@ -94,3 +94,13 @@ def join_names(names: Iterable[str], most: int = 5) -> str:
     if len(names) > most:
         names = [*names[:most], f"{len(names) - most} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def is_of_relation(layer: str) -> bool:
+    """Whether `HeteroConv` or `to_hetero` named a layer after a relation of the graph.
+
+    Example:
+        >>> is_of_relation("conv.convs.<paper___cites___paper>"), is_of_relation("conv.convs.0")
+        (True, False)
+    """
+    return "__" in layer.rpartition(".")[2]

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from gatdiag.diagnosis import CAUSES, Diagnosis, run_checks
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.errors import InputError, ModelError
+from gatdiag.leakage import dependence_on_future
 from gatdiag.recorder import Recorder, RecordingWarning, Settings, select
 from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.settings import as_optimizer_list
@@ -101,6 +102,7 @@ def preflight(
         recorder = Recorder(copied.model, Path(folder) / "run", settings)
         if not recorder.enabled or not is_first_process():
             return Diagnosis(skipped=_all_skipped(), reason=_NOT_RECORDED)
+        future = _look_for_leakage(copied, loss)
         with recorder:
             train_copy(copied, loss, recorder)
         mixing = _find_mixing(copied)
@@ -108,7 +110,7 @@ def preflight(
         if not len(run.parameters):
             notes = "; ".join(run.meta.get("notes") or []) or "no step was recorded"
             raise ModelError(f"Nothing could be measured in the first steps: {notes}")
-        return run_checks(Facts(run, is_preflight=True, mixing=mixing))
+        return run_checks(Facts(run, is_preflight=True, mixing=mixing, dependence_on_future=future))
 
 
 def _all_skipped() -> dict[str, str]:
@@ -203,6 +205,15 @@ def _find_mixing(copied: _Copy) -> dict[str, Any] | str | None:
         return find_mixing(copied.model, copied.args, copied.kwargs)
     except Exception as error:  # evaluation may need what training does not
         return f"a pass in evaluation mode failed with {type(error).__name__}: {error}"
+
+
+def _look_for_leakage(copied: _Copy, loss: Loss) -> float | None:
+    """See `dependence_on_future`; None where that cannot be told."""
+    try:
+        with preserve_random_state({tensor.device for tensor in copied.tensors}):
+            return dependence_on_future(copied.model, copied.args, copied.kwargs, loss)
+    except Exception:  # what is wrong with the pass, the training shows
+        return None
 
 
 def _descend(model: nn.Module) -> None:

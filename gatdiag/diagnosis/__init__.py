@@ -5,16 +5,19 @@ string: the reason why the check could not be made.
 
     inputs           NaN, scale, drift and constancy of the model's inputs; edges that are missing or wrong
     messages         weights of edges that cannot be normalized, labeled nodes that no edge reaches
+    relations        relations of a heterogeneous graph without edges
     targets          NaN or a large mean in the targets, a loss of nothing, without a lower bound or of one class
     registration     tensors that look like weights and are no parameters
     loop             no optimizer steps, an optimizer that is made anew, parameters in two of them, overwritten weights
     precision        steps and gradients that half precision rounds to zero
+    collapse         outputs that are all alike where a loss that compares them is lowest
     wiring           parameters in no optimizer or without a gradient, gradients not cleared, no training signal, a loss
                      with broadcasting, evaluation mode
     slope            where the slope ends, if all gradients are zero
     output           what is passed to a loss that expects logits or log-probabilities; outputs of several examples
     initialization   weights too large, too small, out of balance
     depth            exploding and vanishing gradients, oversmoothing, rank collapse
+    recurrence       the same of time steps, for depth
     units            dead units, no activation, dropout, saturated attention
     rates            learning rate, clipping, weight decay
     schedule         a learning rate that vanishes, or never rises
@@ -58,6 +61,7 @@ from typing import Final
 
 from gatdiag.diagnosis import (
     classes,
+    collapse,
     depth,
     evaluation,
     generalization,
@@ -72,6 +76,7 @@ from gatdiag.diagnosis import (
     precision,
     rates,
     registration,
+    relations,
     schedule,
     symptoms,
     targets,
@@ -117,8 +122,8 @@ __all__ = [
 ]
 
 MODULES: Final = (
-    inputs, targets, messages, loop, precision, wiring, registration, output, initialization, depth, units, rates,
-    schedule, non_finite, laws, generalization, normalization, evaluation, classes, symptoms,
+    inputs, targets, messages, relations, loop, precision, collapse, wiring, registration, output, initialization,
+    depth, units, rates, schedule, non_finite, laws, generalization, normalization, evaluation, classes, symptoms,
 )  # fmt: skip
 """The files whose checks are known without an entry point."""
 

@@ -9,6 +9,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
+from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
@@ -55,14 +56,17 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
         "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
         "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
     },
+    borrowed=("explode-time",),
 )
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
+    if (in_time := exploding_in_time(facts)) is not None:
+        return in_time
     gain = median_high(facts.gains.values()) if facts.gains else 1.0
     if facts.is_learning or not gain < limit("gain-large"):
         return None
-    if (through_time := _through_time(facts)) is not None:
-        return through_time
+    if (in_time := _through_time(facts)) is not None:
+        return in_time
     stack = _without_normalization(facts)
     norms, grads = _hidden(facts, "output_norm", stack), _hidden(facts, "output_gradient_norm", stack)
     if len(norms) < 5:
@@ -142,9 +146,12 @@ def _without_normalization(facts: Facts) -> list[str]:
         ),
         "vanish-alike": Limit(1e-5, "the same if rows are alike, which shrinks it, too"),
     },
+    borrowed=("vanish-time",),
 )
 def check_vanishing(facts: Facts) -> Finding | str | None:
     """The gradient at the first layer's output is orders of magnitude below that at the last layer's."""
+    if (in_time := vanishing_in_time(facts)) is not None:
+        return in_time
     grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
     if len(grads) < limit("deep"):
         return f"this check needs 4 layers with a recorded gradient, got {len(grads)}"

@@ -39,6 +39,7 @@ _SEVERITY: Final[Mapping[State, Severity]] = {
 _EARLY: Final = 30  # steps whose overshoot is known
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
+_FIRST: Final = 10  # losses, of one of which the gradient shows the cross-entropy
 _GENERATED: Final = ("GraphModule", "RecursiveScriptModule", "ScriptModule", "TopLevelTracedModule")  # by torch
 _COMPUTED: Final = re.compile(
     r"(^|\.)parametrizations\.|(weight|bias)\w*_(orig|g|v)$"
@@ -54,11 +55,14 @@ class Facts:
         is_preflight: The run holds the first steps of a copy, before training; see `gatdiag.preflight`.
         mixing: Before training: how much the output of one example depends on others ("share", "of", "others",
             "sequence_first"); None if there is nothing to compare, or the reason why it is not known.
+        dependence_on_future: How far outputs change with later tokens, where the target is the next token; None if that
+            was not asked, as only `gatdiag.preflight` does.
     """
 
     run: Run
     is_preflight: bool = False
     mixing: Mapping[str, Any] | str | None = None
+    dependence_on_future: float | None = None
 
     # --- what was recorded --------------------------------------------------------------------------------------------
 
@@ -161,6 +165,16 @@ class Facts:
         lasts = (first.any(axis=1) == last.any(axis=1)).all()
         return bool(lasts and moves.all(axis=0).mean() < limit("together"))
 
+    @property
+    def has_opponent(self) -> bool:
+        """Another network is trained against this one: optimizers take turns, or the loss is computed by a network."""
+        return self.takes_turns or bool(self.signals.get("loss_weights"))
+
+    @property
+    def has_open_loss(self) -> bool:
+        """The loss compares outputs with each other, or is computed of parts of a model that is not called itself."""
+        return bool(self.signals.get("compares_outputs") or (self.signals and not self.output))
+
     @cached_property
     def is_adam(self) -> bool:
         """The optimizer is a variant of Adam (it has betas), whose steps do not scale with the gradient."""
@@ -260,18 +274,20 @@ class Facts:
             share = labels[labels > 0] / labels.sum()
             entropy = float(-(share * np.log(share)).sum())
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
-        if (variance := self.target_variance) > 0:
+        if (variance := self.target_variance) > 0 and not self.has_open_loss:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
 
     def _has_other_parts(self, entropy: float) -> bool:
         """The logged loss is a sum of the cross-entropy that its gradient shows, and of others.
 
-        Outputs that are far too large saturate the softmax, so that the gradient shows less than there is.
+        Outputs that are far too large saturate the softmax, so that the gradient shows less than there is, or shows
+        nothing before a later step.
         """
         shown = float(self.output.get("first_cross_entropy", math.nan))
-        is_usual = shown <= limit("jump") * entropy
-        return is_usual and self.first_loss > (1 + limit("same-loss")) * shown * self.loss_unit
+        is_usual, known = shown <= limit("jump") * entropy, shown * self.loss_unit
+        is_all = bool(np.isclose(self.finite_loss[:_FIRST], known, rtol=1e-3).any())
+        return is_usual and not is_all and self.first_loss > (1 + limit("same-loss")) * known
 
     @cached_property
     def broadcast_loss(self) -> float:
@@ -385,10 +401,15 @@ class Facts:
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
-        course = judge_course(self.finite_loss, self.step_count, chance=self.chance_loss, path=self.path, scores=known)
-        if course.state == "failing" and self.takes_turns and not self.path < limit("frozen"):
-            return Course("unknown", f"{course.reason}, but networks take turns: what one lowers, another may raise")
-        return course
+        return judge_course(
+            self.finite_loss,
+            self.step_count,
+            chance=self.chance_loss,
+            path=self.path,
+            scores=known,
+            is_open=self.has_open_loss,
+            has_opponent=self.has_opponent,
+        )
 
     @cached_property
     def path(self) -> float:

@@ -19,6 +19,11 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
+_BOUNDS = {
+    **dict.fromkeys(("Relu", "Softplus", "Exp"), "0 or more"),
+    **dict.fromkeys(("Sigmoid", "Softmax"), "0 to 1"),
+    **dict.fromkeys(("Tanh", "Hardtanh"), "-1 to 1"),
+}
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
     "loss, within 1 %."
@@ -148,6 +153,38 @@ def check_relu(facts: Facts) -> Finding | str | None:
         *_range(facts),
         threshold=_EXACT,
         severity="warning" if facts.is_preflight else facts.severity,  # many networks train in spite of it
+    )
+
+
+@cause(
+    "output-out-of-range",
+    "The output cannot reach the targets",
+    rank=95,
+    why="no weights bring the loss below what these targets leave",
+    figure="training_curves",
+    falsified_by="y.min() and y.max() are within what the last operation of the model can return.",
+    severity="certain",
+    is_independent=True,
+    limits={"unreachable": Limit(0.02, "share of the targets that no output can equal; of targets within the range 0")},
+)
+def check_range(facts: Facts) -> Finding | str | None:
+    """Targets of a regression that the last operation of the model (ReLU, sigmoid, tanh) cannot return."""
+    share = facts.output.get("unreachable_targets")
+    if share is None:
+        return "the loss is no error of a regression, or was not seen"
+    if not share > limit("unreachable"):
+        return None
+    operation = _last_operation(facts)
+    return facts.finding(
+        "output-out-of-range",
+        f"The model ends in {operation.lower()}, and {percent(share)} of the targets are outside of what it returns "
+        f"({_BOUNDS[operation]}).",
+        Evidence("share of the targets that the output cannot reach", share),
+        *_range(facts),
+        threshold=f"Flagged above {threshold_text('unreachable')}.",
+        remedy=Remedy(
+            f"return x  # in forward, without the last {operation.lower()}; or scale the targets into its range"
+        ),
     )
 
 

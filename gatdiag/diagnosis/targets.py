@@ -290,3 +290,70 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
         severity="warning",
         remedy=Remedy(f"{fix}  # and look at balanced accuracy or average precision"),
     )
+
+
+@cause(
+    "labels-inverted",
+    "The scores are in the opposite order",
+    rank=47,
+    why="a network that learned the opposite of what is asked is worth no other remedy",
+    figure="training_curves",
+    falsified_by="With minus the score, or one minus the labels, the AUC on the same data is no better.",
+    remedy=Remedy(
+        "# compare the labels of the loss with those of the evaluation: which one is positive?\n"
+        "# a distance is small for pairs that belong together: evaluate -distance"
+    ),
+    severity="warning",
+    needs_training=True,
+    is_independent=True,
+    limits={"inverted": Limit(0.3, "AUC; 0.5 without information, inverted labels 0 to 0.2")},
+)
+def check_inverted(facts: Facts) -> Finding | str | None:
+    """The loss falls and the AUC ends far below one half: labels of training and evaluation are opposite."""
+    logged = {name: logged_series(facts.run, name).dropna() for name in scores(facts.run).get("AUC", ())}
+    ends = {name: median(values.to_numpy(float)[-3:]) for name, values in logged.items() if len(values)}
+    if not ends:
+        return "no AUC was logged"
+    name = min(ends, key=ends.__getitem__)
+    has_fallen = facts.last_loss < facts.first_loss and facts.state != "untrained"
+    if not ends[name] < limit("inverted") or not has_fallen:
+        return None
+    return facts.finding(
+        "labels-inverted",
+        f"The loss fell from {number(facts.first_loss)} to {number(facts.last_loss)}, and {name} is "
+        f"{number(ends[name])}, far below one half: the scores tell the classes apart, in the opposite order. Either "
+        "the labels of the loss are inverted, or the score that is evaluated has the wrong sign.",
+        Evidence(f"{name}, median of the last three", ends[name]),
+        threshold=f"Flagged below {threshold_text('inverted')}.",
+    )
+
+
+@cause(
+    "target-leakage",
+    "The model sees what it is to predict",
+    rank=48,
+    why="the loss falls to nothing by copying, and generation fails",
+    figure="training_curves",
+    falsified_by="The output at a time does not change if later tokens of the input do.",
+    remedy=Remedy(
+        "mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])  # a causal mask\n"
+        "x = encoder(x, mask=mask, is_causal=True)  # of one direction, if it is a recurrent network"
+    ),
+    severity="error",
+    is_independent=True,
+    limits={"leaks": Limit(0.01, "change of outputs if later tokens change, over their spread; causal ones 0 to 1e-5")},
+)
+def check_leakage(facts: Facts) -> Finding | str | None:
+    """The target is the next token of the input, and the output depends on it: there is no causal mask."""
+    change = facts.dependence_on_future
+    if change is None:
+        return "only gatdiag.preflight asks, where each target is the next token of the input"
+    if not change > limit("leaks"):
+        return None
+    return facts.finding(
+        "target-leakage",
+        "The target at each time is the next token of the input, and the output changes with later tokens: the model "
+        "can copy it (attention without a causal mask, or a recurrent network of both directions).",
+        Evidence("largest change of earlier outputs if later tokens change, over their standard deviation", change),
+        threshold=f"Flagged above {threshold_text('leaks')}.",
+    )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ declare_limits(
     }
 )
 
+_FIRST: Final = 3  # losses
+
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
 
@@ -35,7 +37,14 @@ class Course(NamedTuple):
 
 
 def judge_course(
-    losses: Floats, steps: int, *, chance: float = math.nan, path: float = math.nan, scores: Sequence[float] = ()
+    losses: Floats,
+    steps: int,
+    *,
+    chance: float = math.nan,
+    path: float = math.nan,
+    scores: Sequence[float] = (),
+    is_open: bool = False,
+    has_opponent: bool = False,
 ) -> Course:
     """Judge a training whose losses are finite.
 
@@ -43,13 +52,15 @@ def judge_course(
     2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
        the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
        is partly. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
-    3. Of another loss that was never negative the share of the first losses that is gone counts. If less than 35% is
-       gone, or a loss was negative, neither sign nor level counts, as the lowest value is not known, but the fall from
-       the first to the last fifth (medians) over its standard error by the noise between neighboring steps: below 5
-       of them it is failing, or unknown if the noise is as large as the loss itself, which then measures no error (as
-       in policy gradients). A loss that fell further is unknown, if the weights moved by 30% or more: contrastive
-       losses, and those of random negatives, end high. With weights that moved by less than 1% in total, every such
-       training is failing.
+    3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
+       counts; unless less than 35% is gone although the weights moved by 30% or more, as of a loss with an offset, or
+       of random negatives. Then, or with a negative loss, neither sign nor level counts, as the lowest value is not
+       known, but the fall from the first to the last fifth (medians) over its standard error by the noise between
+       neighboring steps: below 5 of them it is failing, or unknown if the noise is as large as the loss itself, which
+       then measures no error (as in policy gradients). A loss that fell further is unknown. With weights that moved by
+       less than 1% in total, every such training is failing. Of a loss that compares outputs with each other
+       (contrastive), the same holds where it fell by less than its lowest value may allow. Of one that another network
+       works against nothing is known.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 
@@ -59,6 +70,8 @@ def judge_course(
         chance: Loss of the best constant prediction, where it is known and the loss is of that kind; else NaN.
         path: Sum over all steps of ‖ΔW‖/‖W‖; NaN if it was not recorded.
         scores: Where logged scores are on the way from chance (0) to perfect (1), one for each split of the data.
+        is_open: The lowest loss is not zero, nor known.
+        has_opponent: Another network is trained against this one, and the loss is about both.
 
     Example:
         >>> judge_course(np.linspace(-3.0, -900.0, 200), 200).state, judge_course(np.linspace(2.0, 0.1, 200), 200).state
@@ -73,6 +86,10 @@ def judge_course(
     if len(losses) == 1:
         return _with_scores(Course("unknown", "the loss was logged only once"), losses, scores)
     course = _against_chance(losses, chance, path) if chance > 0 else _against_noise(losses, path)
+    if has_opponent and not path < limit("frozen"):
+        course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
+    elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
+        course = _unknown_lowest(losses)
     return _with_scores(course, losses, scores)
 
 
@@ -107,6 +124,10 @@ def _against_noise(losses: Floats, path: float) -> Course:
     has_moved = path >= limit("path") or (math.isnan(path) and gone < limit("offset"))
     if gone >= 0 and not has_moved:
         return _failing(losses)
+    return _unknown_lowest(losses)
+
+
+def _unknown_lowest(losses: Floats) -> Course:
     return Course("unknown", f"{_moved(losses)}, and how low it can get is not known: log a score")
 
 
@@ -116,15 +137,21 @@ def _failing(losses: Floats) -> Course:
 
 def _share_gone(losses: Floats) -> float:
     """Share of the first losses that is gone at the end; NaN if a loss was negative."""
-    first = float(np.median(losses[: max(1, len(losses) // 20)]))
-    return 1 - last_level(losses) / first if losses.min() >= 0 and first > 0 else math.nan
+    first, last = float(np.median(losses[: max(1, len(losses) // 20)])), last_level(losses)
+    if 0 <= last < limit("offset") * losses[0]:
+        first = max(first, float(losses[0]))  # it was gone at once
+    return 1 - last / first if losses.min() >= 0 and first > 0 else math.nan
 
 
 def _has_fallen(losses: Floats) -> bool:
-    """The last fifth is below the first by several standard errors."""
-    count = len(_part(losses))
-    error = 1.25 * noise(losses) * math.sqrt(2 / count)  # 1.25: of a median, instead of a mean
-    return float(np.median(_part(losses)) - np.median(losses[-count:])) > limit("sigmas") * error
+    """The last fifth is below the first, or below the first losses, by several standard errors."""
+    last = losses[-len(_part(losses)) :]
+
+    def is_below(first: Floats) -> bool:
+        error = 1.25 * noise(losses) * math.sqrt(1 / len(first) + 1 / len(last))  # 1.25: of a median, not a mean
+        return float(np.median(first) - np.median(last)) > limit("sigmas") * error
+
+    return is_below(_part(losses)) or is_below(losses[:_FIRST])
 
 
 def last_level(losses: Floats) -> float:

@@ -107,8 +107,9 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     if never:
         is_error = facts.state in ("failing", "unknown") and _is_cut_off(facts, never)
         severity: Severity = "error" if is_error else "note" if _is_harmless(facts, never) else "warning"
-        text = f"{len(never)} of {total} parameters never get a gradient (detached, or not used by the loss)"
-        return _no_gradient(facts, never, text, severity, _look_behind(never))
+        why, fix = _why_never(facts, never)
+        text = f"{len(never)} of {total} parameters never get a gradient ({why})"
+        return _no_gradient(facts, never, text, severity, fix)
     unfreeze = Remedy(Action("unfreeze"), _of_embeddings(facts, frozen))
     if frozen and facts.is_preflight:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), so only the others can learn"
@@ -116,7 +117,8 @@ def check_gradients(facts: Facts) -> Finding | str | None:
     if frozen and facts.state in ("failing", "partly"):
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
         return _no_gradient(facts, frozen, text, facts.severity, unfreeze)
-    if len(zero) >= 0.2 * total and facts.state != "trained":
+    zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
+    if len(zero) >= max(1, 0.2 * total) and facts.state != "trained":
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
     return None
@@ -143,6 +145,19 @@ def _is_cut_off(facts: Facts, never: Sequence[str]) -> bool:
     first, *others = _trainable_by_layer(facts) or [[]]
     is_behind = any(name not in never for names in others for name in names)
     return is_behind and {*first} <= facts.in_optimizer.intersection(never)
+
+
+def _why_never(facts: Facts, never: Sequence[str]) -> tuple[str, Remedy]:
+    layers = [layer for layer in facts.run.meta["structure"]["layers"] if layer.get("executed") is False]
+    if {*never} <= {one["name"] for layer in layers for one in layer["parameters"]}:
+        return "their layers are never called", Remedy("# call these layers in forward, or remove them")
+    return "detached, or not used by the loss", _look_behind(never)
+
+
+def _of_whole_layers(facts: Facts, zero: Sequence[str], others: set[str]) -> list[str]:
+    """Those of layers without other gradients: that of a bias alone may cancel, as in the difference of two outputs."""
+    mixed = {name for layer in _trainable_by_layer(facts) if not others.isdisjoint(layer) for name in layer}
+    return [name for name in zero if name not in mixed]
 
 
 def _trainable_by_layer(facts: Facts) -> list[list[str]]:
@@ -261,7 +276,7 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
     output = facts.output
     if output.get("has_graph") is False:
         return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
-    labels = [] if facts.has_several_optimizers else output.get("labels") or []
+    labels = [] if facts.has_several_optimizers or _is_no_likelihood(facts) else output.get("labels") or []
     seen = sum(labels)
     is_early = facts.steps_until_broken < limit("steps")  # the first batches may lack a rare class
     is_known = not (is_early and facts.is_non_finite)  # nor are rows counted whose softmax is saturated
@@ -334,6 +349,13 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
         *evidence,
         threshold=threshold,
     )
+
+
+def _is_no_likelihood(facts: Facts) -> bool:
+    """The gradient is that of nll_loss, but another loss was seen: a sum of outputs has such a gradient, too."""
+    operations = (facts.signals.get("loss_graph") or {}).get("operations", [])
+    is_other = bool(operations) and not any(name.startswith("NllLoss") for name in operations)
+    return facts.output.get("criterion") == "nll" and is_other
 
 
 def _no_signal(facts: Facts, text: str, evidence: Evidence = _ZERO_GRADIENT, **more: Any) -> Finding:

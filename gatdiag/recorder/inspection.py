@@ -23,24 +23,28 @@ from torch.optim import Optimizer
 
 from gatdiag.laws.mixing import Mixing
 from gatdiag.metrics.smoothing import as_rows
+from gatdiag.names import is_of_relation
 from gatdiag.recorder import criterion
 from gatdiag.recorder.batches import Batches
 from gatdiag.recorder.data import DataFacts
 from gatdiag.recorder.evaluation import Evaluations
 from gatdiag.recorder.loop import LoopFacts
-from gatdiag.recorder.loss_graph import describe_loss, follow_slope, is_linear_chain
+from gatdiag.recorder.loss_graph import compares_outputs, count_weights, describe_loss, follow_slope, is_linear_chain
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
 from gatdiag.recorder.messages import (
     edge_weights,
     is_rearranged,
+    kinds_of_edges,
     reached_nodes,
     share_of_pairs,
     weight_statistics,
 )
 from gatdiag.recorder.normalization import BatchNorms
+from gatdiag.recorder.outputs import row_spread, unreachable_targets
 from gatdiag.recorder.precision import PrecisionFacts
+from gatdiag.recorder.recurrence import Recurrence
 from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.structure.adapters import adapter_name
@@ -98,6 +102,7 @@ class Inspection:
         self._record: int | None = None
         self._inputs: list[dict[str, Any]] = []
         self._arguments: dict[str, list[str]] = {}  # what the model is called with
+        self._masks: set[str] = set()  # names of inputs that are added to scores of attention
         self._output: dict[str, Any] = {}
         self._graph: dict[str, Any] = {}
         self._foreign: list[weakref.ref[Tensor]] = []  # leaves of the graph that are not parameters of the model
@@ -117,11 +122,19 @@ class Inspection:
         self._edge_weights: dict[str, dict[str, int]] = {}  # layer -> of negative ones, and of NaN
         self._reached: Tensor | None = None  # by an edge: the nodes of the last layer of this step that has edges
         self._messages: dict[str, int] = {}  # of nodes that the loss counts, how many are reached by an edge
+        self._relations: dict[str, dict[str, Any]] = {}  # layer -> which of its kinds of edges there are
         self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
         self._batches, self._loop, self._precision = Batches(), LoopFacts(), PrecisionFacts()
         self._data, self._batch_norms = DataFacts(), BatchNorms()
         self._class_weights: dict[str, list[float]] = {}
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
+        self._other_nodes: list[Any] = []  # that computed what else the model returned
+        self._compares = False  # the loss compares outputs with each other
+        self._loss_weights = 0  # matrices of another network between outputs and loss
+        self._loss = math.nan  # of the running backward pass
+        self._first_rows: dict[str, float] = {}  # how much the rows of the first output differ
+        self._unreachable: float | None = None  # share of the targets that the output cannot reach, smallest
+        self._recurrence = Recurrence()
         self._loss_graph: dict[str, Any] = {}
         self._broken: dict[str, Any] = {}  # the first step with a NaN in the loss or in dL/dout
         self._plain_tensors: list[dict[str, Any]] | None = None  # that were read; None if that is not known
@@ -184,10 +197,12 @@ class Inspection:
         if is_plain:
             self._data.note_edges(nodes, needed)
             self._inspect_messages(layer, module, inputs, edges, nodes)
-        if any(each["connected"] >= _CONNECTED for each in self._edges.values()):
+        self._inspect_relations(layer, module, inputs)
+        is_known = any(each["connected"] >= _CONNECTED for each in self._edges.values())
+        if is_known and not is_of_relation(layer):
             return
         found = {"edges": edges.shape[1], "loops": 0, "connected": float(edges.numel() > 0)}
-        if is_plain:
+        if is_plain and not is_known:
             found = criterion.edge_statistics(edges, nodes)
             if pairs := share_of_pairs(edges, nodes):
                 found["pairs"] = pairs
@@ -195,6 +210,13 @@ class Inspection:
                 found["is_rearranged"] = True
         if layer not in self._edges or found["connected"] > self._edges[layer]["connected"]:
             self._edges[layer] = found
+            self._has_changed = True
+
+    def _inspect_relations(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        kinds = kinds_of_edges(module, inputs)
+        known = self._relations.setdefault(layer, {"count": kinds[0], "seen": []}) if kinds else {}
+        if kinds and (new := {*kinds[1]}.difference(known["seen"])):
+            known["seen"] = sorted({*known["seen"], *new})
             self._has_changed = True
 
     def _inspect_messages(
@@ -230,6 +252,7 @@ class Inspection:
             self._output_nodes.append(o.grad_fn)
         if self.is_due:
             self._precision.on_activations([o])
+            self._other_nodes += [x.grad_fn for _, x in named_tensors(output) if x.grad_fn is not None]
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
             _call_on_host(self._note_output, rows, operation, is_over_rows)
@@ -262,11 +285,17 @@ class Inspection:
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
-            self._output = {**found, "last_operation": last_operation, "softmax_over_rows": softmax_over_rows}
+            rows = row_spread(o)
+            self._first_rows = self._first_rows or rows
+            now = {"last_operation": last_operation, "softmax_over_rows": softmax_over_rows}
+            self._output = {**found, **now, "first_rows": self._first_rows, "last_rows": rows}
             self._has_changed = True
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
-        floating = [(name, x) for name, x in inputs if x.is_floating_point()]
+        floating = [(name, x) for name, x in inputs if x.is_floating_point() and name not in self._masks]
+        if not self._inputs:
+            self._masks |= {name for name, x in floating if _is_mask(x)}
+            floating = [(name, x) for name, x in floating if name not in self._masks]
         if not self._inputs and floating:
             self._inputs = [criterion.input_statistics(name, x) for name, x in floating]
             self.evaluations.note_training_inputs([(name, x) for name, x in floating if x.dim() > 1])
@@ -328,10 +357,14 @@ class Inspection:
         """Called at the beginning of a backward pass with what `backward()` was called on."""
         is_broken = not self._broken and any(loss.is_cpu and not bool(loss.isfinite()) for loss in losses)
         nodes, self._output_nodes = self._output_nodes, []
+        others, self._other_nodes, self._loss = self._other_nodes, [], math.nan
         if not losses or not nodes or not (self.is_due or is_broken):
             return
-        self._has_changed = True
+        self._has_changed, self._loss = True, float(losses[0].detach())
         found = describe_loss(losses[0], nodes)
+        self._compares = self._compares or compares_outputs(losses[0], {*nodes, *others})
+        own = {id(parameter) for parameter in self._model.parameters()}
+        self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         if is_broken:
             self._broken = {"step": self._step, **found}
         if not self._loss_graph or len(found["operations"]) > len(self._loss_graph["operations"]):
@@ -392,6 +425,8 @@ class Inspection:
         if record is not None and record < _FIRST_TARGETS:
             self._inspect_targets(o, gradient, step)
         self._inspect_classes(name, labels, o, gradient, step)
+        if not name:
+            self._inspect_range(o, gradient)
         if not name and "implied_mse" not in self._implied:
             self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
@@ -407,6 +442,16 @@ class Inspection:
             self._data.note_labels(step, labels)
         elif name in ("", *criterion.ON_LOGITS) and not self._class_weights:
             self._class_weights = criterion.class_weights(o, gradient)
+
+    def _inspect_range(self, o: Tensor, gradient: Tensor) -> None:
+        """Find out which targets the output cannot reach; it counts if every inspected loss is an error of them."""
+        operation = str(self._output.get("last_operation", "")).removesuffix("Backward0")
+        share = unreachable_targets(o, gradient, self._loss, operation) or 0.0
+        self._unreachable = share if self._unreachable is None else min(share, self._unreachable)
+
+    def on_repeated_run(self, layer: str, of_pass: int, runs: int, gradient: Tensor, *, is_first: bool) -> None:
+        """Called with the gradient of the first or the last run of a layer that runs many times in a pass."""
+        self._has_changed |= self._recurrence.note(layer, of_pass, runs, gradient, is_first=is_first)
 
     def _inspect_targets(self, o: Tensor, gradient: Tensor, step: int) -> None:
         """Find out whether the loss compares each output with the targets of all rows."""
@@ -479,7 +524,7 @@ class Inspection:
             record: Number of the record that it will be; None if it is not recorded.
         """
         self._step, self._record = step, record
-        self._output_nodes, self._first_inputs, self._reached = [], [], None
+        self._output_nodes, self._other_nodes, self._first_inputs, self._reached = [], [], [], None
         self._data.start_step()
         self._batches.start_step(is_recorded=record is not None)
         if record is not None:
@@ -494,24 +539,19 @@ class Inspection:
         if not is_due or not self._has_changed:
             return None
         self._updated, self._has_changed = now, False
-        output = {**self._output, **self._implied}
-        if self._criteria:
-            name = max({*self._criteria}, key=self._criteria.count)
-            output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
-        if self._labels is not None:
-            output["labels"] = self._labels.tolist()
-        if target := self._common_target():
-            output["common_target"] = target
+        output = self._describe_output()
         graph = dict(self._graph)
         if "has_graph" in graph:
             output["has_graph"] = graph.pop("has_graph")
         live = {name: one for name, one in self._layers.items() if one["seen"] == self._layers_at}
         layers = {"zero_inputs": live, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges,
                   "hops": self._hops, "rows": self._rows, "has_several_kinds": self._has_several_kinds}  # fmt: skip
-        of_edges = {"edge_weights": self._edge_weights, "messages": self._messages}
+        of_edges = {"edge_weights": self._edge_weights, "messages": self._messages, "relations": self._relations}
         of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
+        graph |= {"compares_outputs": self._compares, "loss_weights": self._loss_weights}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end}
+        graph["recurrence"] = self._recurrence.found
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
@@ -520,6 +560,19 @@ class Inspection:
             layers["repeats"] = self._repeats
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
         return {"inputs": self._inputs, **self._arguments, "output": output, **facts, "loop": self._loop.as_meta()}
+
+    def _describe_output(self) -> dict[str, Any]:
+        output = {**self._output, **self._implied}
+        if self._unreachable is not None:
+            output["unreachable_targets"] = self._unreachable
+        if self._criteria:
+            name = max({*self._criteria}, key=self._criteria.count)
+            output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
+        if self._labels is not None:
+            output["labels"] = self._labels.tolist()
+        if target := self._common_target():
+            output["common_target"] = target
+        return output
 
     def _common_target(self) -> dict[str, Any] | None:
         """The target that all rows shared in the first steps; None if they differed, or a step had several outputs."""
@@ -547,6 +600,13 @@ def _describe_growth(norms: Sequence[float]) -> dict[str, Any]:
     rising = sum(not after <= before for before, after in pairwise(norms)) / (len(norms) - 1)
     largest = sys.float_info.max  # also for an overflow
     return {"runs": len(norms), "growth": growth if growth < largest else largest, "rising": rising}
+
+
+def _is_mask(x: Tensor) -> bool:
+    """Whether it is square, with zero and minus infinity only and a zero in each row, as what is added to attention."""
+    if x.dim() < 2 or x.shape[-1] != x.shape[-2] or not bool(x.isneginf().any()):
+        return False
+    return bool(((x == 0) | x.isneginf()).all()) and bool((x == 0).any(-1).all())
 
 
 def _is_regular(x: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 _MAX_NODES: Final = 10_000
 _MAX_NAMES: Final = 40
+_MAX_COMPARED: Final = 300  # nodes of a loss in which a comparison of outputs is looked for
 # losses whose target may require a gradient, by the start of the node's name; it is their second input
 _WITH_TARGET: Final = ("BinaryCrossEntropy", "MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv")
 _VIEWS: Final = frozenset({
@@ -24,6 +25,7 @@ _SUMS: Final = frozenset({
 })  # fmt: skip
 _PRODUCTS: Final = ("Addmm", "Mm", "Convolution")
 _PROBABILITIES: Final = ("Sigmoid", "Softmax", "LogSoftmax", "LogSigmoid")
+_COMPARING: Final = (*_WITH_TARGET, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot", "Cdist", "EuclideanDist")
 
 
 def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
@@ -62,6 +64,68 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "ignored": next((number for number in map(_ignored_class, of_classes) if number is not None), None),
         "softmax_over_rows": any(map(_is_over_rows, of_classes)),
     }  # fmt: skip
+
+
+def compares_outputs(loss: Tensor, outputs: Collection[Any]) -> bool:
+    """Whether a loss compares outputs of the model with each other: those of two calls, or rows of one output.
+
+    Args:
+        loss: What `backward()` was called on.
+        outputs: The nodes that computed all that the model returned.
+
+    Example:
+        >>> out = torch.ones(3, 2, requires_grad=True) * 2
+        >>> compares_outputs((out[[0, 1]] - out[[1, 2]]).square().sum(), {out.grad_fn})
+        True
+        >>> compares_outputs((out - 1).square().mean() * out.sigmoid().mean(), {out.grad_fn})
+        False
+    """
+    path = [*_path(loss.grad_fn, outputs)]
+    if len(path) > _MAX_COMPARED:
+        return False
+    known = {*path, *outputs}
+    return any(_joins_rows(node, known, outputs) for node in path if operation_name(node).startswith(_COMPARING))
+
+
+def count_weights(loss: Tensor, outputs: Collection[Any], own: Collection[int]) -> int:
+    """Number of weight matrices between a loss and outputs that are not of the model, as those of a critic.
+
+    Args:
+        loss: What `backward()` was called on.
+        outputs: The nodes that computed all that the model returned.
+        own: Ids of the parameters of the model.
+
+    Example:
+        >>> out = torch.ones(3, 2, requires_grad=True) * 2
+        >>> critic = torch.nn.Linear(2, 1)
+        >>> count_weights(critic(out).mean(), {out.grad_fn}, ())
+        1
+    """
+    leaves = (node.variable for node in _nodes(loss.grad_fn, outputs) if hasattr(node, "variable"))
+    return len({id(leaf) for leaf in leaves if leaf.dim() > 1 and id(leaf) not in own})
+
+
+def _joins_rows(node: Any, known: Collection[Any], outputs: Collection[Any]) -> bool:
+    """Whether two inputs of an operation come from different outputs, or from different rows of one."""
+    behind = [{*_nodes(one, outputs)} & {*known} for one, _ in node.next_functions if one is not None]
+    if len(behind) < 2 or not all(behind[:2]):
+        return False
+    one, other = behind[:2]
+    ends = [each & {*outputs} for each in (one, other)]
+    return ends[0].isdisjoint(ends[1]) or any(map(_takes_rows, one ^ other))
+
+
+def _takes_rows(node: Any) -> bool:
+    """Whether an operation takes some rows of a matrix, some entries of a vector, or transposes."""
+    name, following = operation_name(node), node.next_functions[0][0] if node.next_functions else None
+    if name in ("T", "Transpose", "Permute"):
+        return True
+    if name not in ("Index", "IndexSelect", "Slice", "Split", "Roll") or following is None:
+        return False
+    taken, given = _shapes(node), _shapes(following)
+    if not taken or not given or len(taken[0]) != len(given[0]):
+        return False
+    return len(taken[0]) == 1 or taken[0][-1] == given[0][-1]
 
 
 def operation_name(node: Any) -> str:

@@ -93,3 +93,19 @@ def share_of_pairs(edges: Tensor, nodes: int) -> float:
     if not pairs or between.shape[1] < _NEARLY_ALL * pairs:
         return 0.0
     return len((between[0] * nodes + between[1]).unique()) / pairs
+
+
+def kinds_of_edges(module: nn.Module, inputs: Sequence[Any]) -> tuple[int, list[int]] | None:
+    """The number of relations that a layer has weights for, and those that its edges are of; None for other layers.
+
+    Example:
+        >>> from torch_geometric.nn import RGCNConv
+        >>> edges, kinds = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2, 0])
+        >>> kinds_of_edges(RGCNConv(4, 4, num_relations=3), (torch.zeros(2, 4), edges, kinds))
+        (3, [0, 2])
+    """
+    count = getattr(module, "num_relations", None)
+    kinds = [x for x in inputs if isinstance(x, Tensor) and x.dim() == 1 and x.dtype == torch.int64]
+    if not isinstance(count, int) or not kinds:
+        return None
+    return count, kinds[-1].unique().tolist()

@@ -4,7 +4,7 @@ A `Sample` is made at the start of a step and filled at four moments: while laye
 weights move, and after. Then it is frozen, waits in the `SampleBuffer`, is measured and written.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -195,6 +195,8 @@ class ForwardPass:
         step: Counted from the start of this recording.
         number: Among all passes.
         runs: Layer -> number of its last run.
+        first_runs: Layer -> number of its first run.
+        counts: Layer -> how often it has run.
         channels: Layer -> axis of its output.
         edges: Layer -> edges between the rows of X.
         outputs: Layer -> statistics of its output, which stay on an accelerator.
@@ -212,6 +214,8 @@ class ForwardPass:
     step: int = -1
     number: int = 0
     runs: dict[str, int] = field(default_factory=dict)
+    first_runs: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     channels: dict[str, int] = field(default_factory=dict)
     edges: dict[str, Tensor | None] = field(default_factory=dict)
     outputs: dict[str, OutputStatistics] = field(default_factory=dict)

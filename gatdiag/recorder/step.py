@@ -31,6 +31,7 @@ from gatdiag.recorder.measure.layers import LayerMeasurer, LayerRun
 from gatdiag.recorder.measure.parameters import are_equal, are_finite, measure_pieces
 from gatdiag.recorder.measure.steps import loss_columns
 from gatdiag.recorder.plan import Binding, RecordingPlan, find_static_layers, first_replaced, make_plan
+from gatdiag.recorder.recurrence import MIN_RUNS, input_over_time, time_steps
 from gatdiag.recorder.samples import Flat, FlatParameters, Sample
 from gatdiag.recorder.scalars import ScalarLog
 from gatdiag.recorder.settings import Settings
@@ -260,9 +261,36 @@ class StepRecorder:
         """A layer has run."""
         if self._is_elsewhere() or (self._sample is None and self.has_begun_step):
             return None
-        if self._sample is not None and self._root.training and self.inspection.is_due and not is_in_backward_pass():
+        is_recorded = self._sample is not None and self._root.training and not is_in_backward_pass()
+        is_inspected = is_recorded and self.inspection.is_due
+        if is_inspected:
             self.guard("signals", self.inspection.on_layer, layer, module, inputs)
-        return self.layers.on_end(layer, module, inputs, returned, is_autocast=self.is_autocast)
+        run = self.layers.on_end(layer, module, inputs, returned, is_autocast=self.is_autocast)
+        if is_inspected and run is not None:
+            self.guard("gradients of time steps", self._watch_time, layer, module, inputs, returned, run[0].number)
+        return run
+
+    def _watch_time(self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any, of_pass: int) -> None:
+        steps, given = time_steps(module, returned), input_over_time(module, inputs)
+        for is_first in (False, True) if len(steps) >= MIN_RUNS else ():
+            watch = partial(self.on_time_step, layer, of_pass, len(steps), is_first)
+            steps[0 if is_first else -1].register_prehook(watch)
+        if not steps and given is not None:
+            given[0].register_hook(partial(self.on_time, layer, of_pass, given[1]))
+
+    @_contained("gradients of time steps")
+    def on_time(self, layer: str, of_pass: int, axis: int, gradient: Tensor) -> None:
+        """The gradient of the whole input of a recurrent module has been computed."""
+        ends, runs = gradient.movedim(axis, 0), gradient.shape[axis]
+        is_recorded = self._sample is not None and self.modules.is_attached
+        for is_first in (False, True) if is_recorded and runs >= MIN_RUNS else ():
+            self.inspection.on_repeated_run(layer, of_pass, runs, ends[0 if is_first else -1], is_first=is_first)
+
+    @_contained("gradients of time steps")
+    def on_time_step(self, layer: str, of_pass: int, runs: int, is_first: bool, gradients: Sequence[Any]) -> None:
+        """The gradient of the output of a time step of a recurrent module has been computed."""
+        if self._sample is not None and self.modules.is_attached and gradients[0] is not None:
+            self.inspection.on_repeated_run(layer, of_pass, runs, gradients[0], is_first=is_first)
 
     @_contained("signals")
     def on_model_end(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
@@ -318,7 +346,16 @@ class StepRecorder:
     def on_output_gradient(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
         """The gradient of a layer's output has been computed."""
         self.layers.on_gradient(layer, run, gradient)
+        if self._sample is not None and self.inspection.is_due:
+            self._note_repeated_run(layer, run, gradient)
         self._on_gradient()
+
+    def _note_repeated_run(self, layer: str, run: LayerRun, gradient: Tensor) -> None:
+        seen, number = run
+        first, last = seen.first_runs.get(layer), seen.runs.get(layer)
+        if seen.counts[layer] >= MIN_RUNS and number in (first, last):
+            runs = seen.counts[layer]
+            self.inspection.on_repeated_run(layer, seen.number, runs, gradient, is_first=number == first)
 
     def _on_gradient(self) -> None:
         self.has_begun_step = True

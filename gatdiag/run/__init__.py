@@ -62,7 +62,11 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         those of batches), "evaluation" (calls without gradients), "hops", "rows" and
                         "has_several_kinds" (of layers), "propagations" (sums over neighbors that the model makes
                         without a layer for it), "attention_peaks" {module: share of rows}, "repeats" {layer: how its
-                        output grows where it runs many times in a pass}}, of which any may be missing
+                        output grows where it runs many times in a pass},
+                        "compares_outputs" (with each other, by the loss), "loss_weights" (matrices of another network
+                        between output and loss), "relations" (kinds of edges that a layer has
+                        weights for, and those that there are), "recurrence" (gradient of the first over that of the
+                        last of many runs of a layer in a pass)}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

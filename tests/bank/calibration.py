@@ -232,11 +232,25 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"output": "relu"}, layer="sage", depth=3, classes=8, columns=64, **SLOW),
         row({"output": "relu"}, layer="gin", depth=3, task="graphs", nodes=300),
     ),
+    "output-out-of-range": (
+        row({"output": "relu"}, layer="gcn", depth=2, task="regression"),
+        row({"output": "relu"}, layer="sage", depth=2, task="regression", optimizer="AdamW"),
+        row({"output": "sigmoid"}, layer="gatv2", depth=3, task="regression"),
+        row({"output": "sigmoid"}, layer="mlp", depth=3, task="regression", **by("momentum", 0.05)),
+    ),
     "loss-broadcast": (
         row({"loss": "broadcast"}, layer="gcn", depth=2, task="regression"),
         row({"loss": "broadcast"}, layer="sage", depth=3, task="regression", **by("SGD", 0.05)),
         row({"loss": "broadcast, absolute"}, layer="gatv2", depth=3, task="regression"),
         row({"loss": "broadcast"}, layer="sage", depth=3, task="regression", batch=40, optimizer="AdamW"),
+    ),
+    "representation-collapse": (
+        row({"loss": "rows alike"}, layer="gcn", depth=2, train_share=0.9, steps=200),
+        row({"loss": "rows alike"}, layer="sage", depth=3, **SGD, train_share=0.9, steps=200),
+        row({"loss": "rows alike"}, layer="gatv2", depth=2, optimizer="AdamW", train_share=0.9, steps=200),
+        row(
+            {"loss": "rows alike"}, layer="gin", depth=3, task="graphs", nodes=300, batch=40, train_share=0.9, steps=200
+        ),
     ),
     "dropout-too-large": (
         row({"dropout": 0.99}, layer="gcn", depth=3),

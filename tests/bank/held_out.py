@@ -171,10 +171,28 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"output": "relu"}, layer="gat-4", depth=3, graph="small world", classes=8, columns=64),
         row({"output": "relu"}, layer="tag", depth=3, graph="preferential", **by("Nesterov", 0.05)),
     ),
+    "output-out-of-range": (
+        row({"output": "relu"}, layer="tag", depth=3, graph="grid", task="regression"),
+        row(
+            {"output": "sigmoid"}, layer="cheb", depth=3, graph="small world", task="regression", **by("RMSprop", 0.003)
+        ),
+    ),
     "loss-broadcast": (
         row({"loss": "broadcast"}, layer="tag", depth=3, graph="grid", task="regression"),
         row({"loss": "broadcast, absolute"}, layer="cheb", depth=3, graph="small world", task="regression"),
         row({"loss": "broadcast"}, layer="graph", depth=3, graph="tree", task="regression", **by("RMSprop", 0.003)),
+    ),
+    "representation-collapse": (
+        row({"loss": "rows alike"}, layer="tag", depth=3, graph="grid", train_share=0.9, steps=200),
+        row(
+            {"loss": "rows alike"},
+            layer="graph",
+            depth=2,
+            graph="tree",
+            **by("RMSprop", 0.003),
+            train_share=0.9,
+            steps=200,
+        ),
     ),
     "dropout-too-large": (
         row({"dropout": 0.99}, layer="cheb", depth=3, graph="grid"),

@@ -215,6 +215,8 @@ class LayerMeasurer:
             self._measure_metrics(layer, matrix, forward_pass, "output")
         self._runs += 1
         forward_pass.runs[layer] = self._runs
+        forward_pass.first_runs.setdefault(layer, self._runs)
+        forward_pass.counts[layer] += 1
         return forward_pass, self._runs
 
     def _measure(

@@ -1,0 +1,91 @@
+"""Collapse: a loss whose lowest value needs no information, and outputs that are all alike once it is reached."""
+
+from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
+from gatdiag.diagnosis.rates import check_too_large, check_weight_decay
+from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.wording import number, percent
+
+
+@cause(
+    "representation-collapse",
+    "Representation collapse",
+    rank=46,
+    why="the loss is lowest where all outputs are alike, whatever the network is",
+    figure="training_curves",
+    falsified_by="The outputs of different inputs differ at the end: (out - out.mean(0)).norm() is no smaller.",
+    remedy=Remedy(
+        "# compare with negatives, too: similarity of other pairs has to cost something (InfoNCE, a margin),\n"
+        "# or stop the gradient at the target, z.detach(), and predict it by another layer (SimSiam),\n"
+        "# or keep the outputs apart: loss = loss + torch.relu(1 - out.std(0)).mean()"
+    ),
+    severity="error",
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "alike-outputs": Limit(
+            0.05, "spread of the outputs, end over start; healthy runs 0.4 and more, faulty 0 to 0.04, one 0.14"
+        ),
+        "alike-directions": Limit(
+            0.2, "spread of the directions, 1 if they point everywhere; healthy runs 0.55 to 1, faulty 0.03 to 0.17"
+        ),
+        "settled": Limit(0.1, "of its fall by which a loss still moves in the last half"),
+    },
+    borrowed=("input-constant", "trained"),
+)
+def check_collapse(facts: Facts) -> Finding | str | None:
+    """The loss compares outputs with each other, fell to a lowest value, and there all outputs are alike.
+
+    So it does without negative pairs, or without a stopped gradient. Where the outputs are compared with fixed targets,
+    as in classification and regression, it is no collapse.
+    """
+    first, last = (facts.output.get(name) or {} for name in ("first_rows", "last_rows"))
+    if not first or not last:
+        return "the outputs of the model were not recorded"
+    name = _alike(facts, first, last)
+    if not name or not facts.signals.get("compares_outputs") or not _has_settled(facts):
+        return None
+    if (
+        _are_inputs_alike(facts)
+        or isinstance(check_weight_decay(facts), Finding)
+        or isinstance(check_too_large(facts), Finding)
+    ):
+        return None  # that makes outputs alike, too
+    share, what = float(last[name]) / float(first[name]), "outputs" if name == "size" else "directions of the outputs"
+    return facts.finding(
+        "representation-collapse",
+        f"The loss fell from {number(facts.first_loss)} to {number(facts.last_loss)}, and the {what} of all rows are "
+        f"alike: their spread is {number(float(last[name]))}, {percent(share)} of that at the start. The loss compares "
+        "outputs with each other, and is lowest where they do not depend on the input.",
+        Evidence(f"spread of the {what}, end over start", share),
+        Evidence("spread at the start", float(first[name])),
+        Evidence("spread at the end", float(last[name])),
+        threshold=f"Flagged below {threshold_text('alike-outputs', 'alike-directions')}.",
+    )
+
+
+def _alike(facts: Facts, first: dict[str, float], last: dict[str, float]) -> str:
+    """What is alike in all rows, "size" or "direction"; "" if neither is."""
+    known = [name for name in first if first[name] and last.get(name) is not None]
+    name = min(known, key=lambda name: last[name] / first[name], default="")
+    if name and last[name] < limit("alike-outputs") * first[name]:
+        return name
+    fall = facts.first_loss - facts.last_loss
+    is_narrow = "direction" in known and last["direction"] < limit("alike-directions")
+    return "direction" if is_narrow and fall > limit("trained") * abs(facts.first_loss) else ""
+
+
+def _are_inputs_alike(facts: Facts) -> bool:
+    known = [one for one in facts.inputs if not one["non_finite"] and one["rows"] > 1]
+    return bool(known) and all(one["relative_mu"] < limit("input-constant") for one in known)
+
+
+def _has_settled(facts: Facts) -> bool:
+    """The loss fell, and hardly moved any more in the last part."""
+    losses = facts.finite_loss
+    if len(losses) < limit("steps"):
+        return False
+    fall = float(losses[0]) - facts.last_loss
+    middle = median(losses[len(losses) // 2 : len(losses) // 2 + max(3, len(losses) // 10)])
+    return fall > 0 and abs(middle - facts.last_loss) <= limit("settled") * fall

@@ -1,0 +1,93 @@
+"""What a model's outputs show at the start and the end: whether rows differ, and targets that they cannot reach."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor
+
+from gatdiag.metrics.smoothing import as_rows
+
+_MIN_ROWS: Final = 3
+_EXACT: Final = 1e-3  # relative, of a slope that shows the kind of error
+_MARGIN: Final = 0.01  # of the spread of the targets
+_AT_BOUND: Final = 0.1  # share of the entries whose gradient is the largest: an absolute error
+_RANGES: Final = {  # last operation of a model -> the values that it can return
+    "Relu": (0.0, math.inf),
+    "Softplus": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Hardtanh": (-1.0, 1.0),
+}
+
+
+def row_spread(o: Tensor) -> dict[str, float]:
+    """How much the rows of an output differ.
+
+    Returns:
+        "size": root mean square distance of a row from the mean row; "direction": the same of the rows divided by their
+        norms, 0 if all point the same way, near 1 if they point everywhere. Without "direction" for a single column and
+        where a row is zero; empty for less than three rows, and if some entry is not finite.
+
+    Example:
+        >>> import torch
+        >>> spread = row_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 0.0]]))
+        >>> round(spread["size"], 4), spread["direction"]
+        (0.8165, 0.0)
+    """
+    o = as_rows(o.detach()).double()
+    if len(o) < _MIN_ROWS or not bool(o.isfinite().all()):
+        return {}
+    found = {"size": float((o - o.mean(0)).square().sum(1).mean().sqrt())}
+    norms = o.norm(dim=1, keepdim=True)
+    if o.shape[1] > 1 and bool(norms.all()):
+        found["direction"] = float((1 - (o / norms).mean(0).square().sum()).clamp(min=0).sqrt())
+    return found
+
+
+def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
+    """Share of the targets that the last operation of the model cannot return.
+
+    The sum of squares of the gradient of s * sum (o - y)^2 is 4 s times the loss: so s is known, and if it is that of a
+    mean or a sum, targets are, too. The gradient of the mean absolute error has one size, and that of Huber's error is
+    bounded by it; where the output of a ReLU is zero, its sign shows whether the target is below.
+
+    Args:
+        o: The output (rows, columns).
+        gradient: dL/do.
+        loss: Its value.
+        operation: The name of the last operation, without "Backward0".
+
+    Returns:
+        None if the operation has no bounds, or the loss is no such error.
+
+    Example:
+        >>> import torch
+        >>> o, y = torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([[-1.0], [0.4], [2.0]])
+        >>> round(unreachable_targets(o, 2 * (o - y) / 3, float((o - y).square().mean()), "Relu"), 3)
+        0.333
+    """
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
+    if operation not in _RANGES or not bool(g.any()) or not loss > 0:
+        return None
+    each = [1 / count for count in _counts(g)]
+    slope = float(g.square().sum()) / (2 * loss)
+    if _is_one_of(slope, [*each, *(2 * one for one in each)]):
+        y, (low, high) = o - g / slope, _RANGES[operation]
+        margin = _MARGIN * float(y.std())
+        return float(((y < low - margin) | (y > high + margin)).double().mean())
+    size = g.abs()
+    is_absolute = _is_one_of(float(size.max()), each) and float((size > 0.999 * size.max()).double().mean()) > _AT_BOUND
+    return float(((o == 0) & (g > 0)).double().mean()) if is_absolute and operation == "Relu" else None
+
+
+def _counts(g: Tensor) -> list[int]:
+    """What an error may be divided by: entries or rows, all or those with a gradient, or one."""
+    live = int((g != 0).any(1).sum())
+    return [g.numel(), len(g), live * g.shape[1], live, 1]
+
+
+def _is_one_of(value: float, known: Sequence[float]) -> bool:
+    return any(math.isclose(value, one, rel_tol=_EXACT) for one in known)

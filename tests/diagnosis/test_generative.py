@@ -1,0 +1,361 @@
+"""Causes in contrastive, generative, recurrent and relational training, each beside the same training without it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import HeteroConv, RGCNConv, SAGEConv
+
+import gatdiag
+
+
+def mlp(inputs=16, out=8):
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, out))
+
+
+def blobs(rows=128):
+    y = torch.arange(rows) % 4
+    return 1.5 * torch.randn(4, 16)[y] + torch.randn(rows, 16), y
+
+
+def noisy(x):
+    return x + 0.3 * torch.randn_like(x)
+
+
+def auc(scores, y):
+    positive, negative = scores[y == 1], scores[y == 0]
+    return (positive[:, None] > negative).float().mean().item()
+
+
+def train(folder, model, loss_of, scores_of=dict, *, steps=150, lr=0.01, optimizer=torch.optim.Adam):
+    """Watch a training and diagnose it."""
+    made = optimizer(model.parameters(), lr=lr)
+    with gatdiag.watch(model, folder, every=1) as recorder:
+        for step in range(steps):
+            made.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            made.step()
+            with torch.no_grad():
+                recorder.log(loss=loss, **(scores_of() if step % 10 == 9 else {}))
+    return gatdiag.diagnose(folder)
+
+
+# --- collapse ---------------------------------------------------------------------------------------------------------
+
+
+def without_negatives(is_faulty):
+    """Rows of one class are pulled together; in the repaired training, those of the next are pushed away."""
+    (x, _), model = blobs(), mlp()
+
+    def loss_of():
+        z = model(x).view(32, 4, 8)
+        near = (z - z[torch.randperm(32)]).square().sum(-1)
+        return near.mean() if is_faulty else (near - (z - z.roll(1, 1)).square().sum(-1) + 1).relu().mean()
+
+    return model, loss_of
+
+
+def two_views(is_faulty):
+    """Two views of each row are pulled together; in the repaired training, outputs are kept apart."""
+    (x, _), model = blobs(), mlp()
+
+    def loss_of():
+        one, other = model(noisy(x)), model(noisy(x))
+        loss = F.mse_loss(one, other)
+        return loss if is_faulty else loss + (1 - one.std(0)).relu().mean()
+
+    return model, loss_of
+
+
+class SimSiam(nn.Module):
+    """An encoder, and a predictor of what the encoder makes of the other view."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = mlp(out=16)
+        self.predictor = mlp()
+        self.last = nn.Linear(8, 16)
+
+    def forward(self, one, other):
+        z = self.encoder(one), self.encoder(other)
+        return *(self.last(self.predictor(each)) for each in z), *z
+
+
+def without_stopped_gradient(is_faulty):
+    (x, _), model = blobs(), SimSiam()
+
+    def loss_of():
+        p, q, y, z = model(noisy(x), noisy(x))
+        if not is_faulty:
+            y, z = y.detach(), z.detach()
+        return -(F.cosine_similarity(p, z).mean() + F.cosine_similarity(q, y).mean()) / 2
+
+    return model, loss_of
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+def inverted_pairs(is_faulty):
+    """Which of two rows is greater: the last bias cancels in the difference of their scores."""
+    x, model = torch.randn(256, 16), mlp(out=1)
+    size = x @ torch.randn(16)
+
+    def pairs():
+        one, other = torch.randint(256, (2, 128))
+        return model(x[one]) - model(x[other]), (size[one] > size[other]).float()[:, None]
+
+    def loss_of():
+        scores, greater = pairs()
+        return F.binary_cross_entropy_with_logits(scores, 1 - greater if is_faulty else greater)
+
+    return model, loss_of, lambda: {"val_auc": auc(*pairs())}
+
+
+def regression(last, loss=F.mse_loss):
+    def standardized_targets(is_faulty):
+        x = torch.randn(200, 16)
+        y = x[:, :1] + x[:, 1:2] * x[:, 2:3]
+        y = (y - y.mean()) / y.std()
+        model = nn.Sequential(*mlp(out=1), *[last()][: int(is_faulty)])
+        return model, lambda: loss(model(x), y)
+
+    return standardized_targets
+
+
+# --- depth in time ----------------------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """A cell that is called once for each time step, or a module that is called once."""
+
+    def __init__(self, kind, gain):
+        super().__init__()
+        self.rnn = kind(5, 16)
+        self.last = nn.Linear(16, 4)
+        if gain:
+            with torch.no_grad():
+                nn.init.orthogonal_(self.rnn.weight_hh, gain=gain)
+
+    def forward(self, x):
+        if isinstance(self.rnn, nn.RNNBase):
+            return self.last(self.rnn(x)[0][-1])
+        h = x.new_zeros(x.shape[1], 16)
+        for each in x:
+            h = self.rnn(each, h)
+        return self.last(h)
+
+
+def recall(kind, *, long, short=4, gain=0.0):
+    """The class is shown in the first time step and asked for in the last."""
+
+    def remember_over_time(is_faulty):
+        model, length = Recurrent(kind, gain if is_faulty else min(gain, 1.0)), long if is_faulty else short
+
+        def loss_of():
+            y = torch.randint(4, (32,))
+            x = 0.1 * torch.randn(length, 32, 5)
+            x[0, :, :4] = F.one_hot(y, 4)
+            return F.cross_entropy(model(x), y)
+
+        return model, loss_of
+
+    return remember_over_time
+
+
+CASES = {
+    "without negatives": (without_negatives, "representation-collapse", {}),
+    "two views": (two_views, "representation-collapse", {}),
+    "without a stopped gradient": (without_stopped_gradient, "representation-collapse", {}),
+    "inverted pairs": (inverted_pairs, "labels-inverted", {}),
+    "ReLU": (regression(nn.ReLU), "output-out-of-range", {}),
+    "sigmoid": (regression(nn.Sigmoid), "output-out-of-range", {}),
+    "ReLU, absolute error": (regression(nn.ReLU, F.l1_loss), "output-out-of-range", {}),
+    "cell": (recall(nn.RNNCell, long=60), "depth-vanishing-gradient", {"steps": 60}),
+    "module": (recall(nn.GRU, long=100), "depth-vanishing-gradient", {"steps": 60}),
+    "exploding cell": (
+        recall(lambda *sizes: nn.RNNCell(*sizes, nonlinearity="relu"), long=30, short=6, gain=1.6),
+        "depth-exploding-gradient",
+        {"steps": 60, "lr": 0.1, "optimizer": torch.optim.SGD},
+    ),
+}
+
+
+@pytest.mark.parametrize("is_faulty", [True, False], ids=["faulty", "repaired"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, name, is_faulty):
+    torch.manual_seed(0)
+    case, code, options = CASES[name]
+    diagnosis = train(tmp_path / "run", *case(is_faulty), **options)
+    if is_faulty:
+        assert diagnosis.verdict.code == code, str(diagnosis)
+        assert diagnosis.verdict.severity in ("error", "warning")
+        assert diagnosis.verdict.remedy
+        assert diagnosis.verdict.falsified_by
+    else:
+        assert not [one for one in diagnosis if one.severity != "note" or one.code == code], str(diagnosis)
+
+
+# --- relations --------------------------------------------------------------------------------------------------------
+
+EXTENDS, CITES = ("paper", "extends", "paper"), ("paper", "cites", "paper")
+
+
+class Papers(nn.Module):
+    """A convolution for each relation."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = HeteroConv({EXTENDS: SAGEConv(8, 16), CITES: SAGEConv(8, 16)})
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x, edges):
+        return self.last(self.conv(x, edges)["paper"].relu())
+
+
+class Numbered(nn.Module):
+    """Two convolutions over numbered relations."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = RGCNConv(8, 16, 3), RGCNConv(16, 3, 3)
+
+    def forward(self, x, edges, kinds):
+        return self.last(self.first(x, edges, kinds).relu(), edges, kinds)
+
+
+def papers(is_faulty, *, key=EXTENDS, count=120):
+    x, y = {"paper": torch.randn(60, 8)}, torch.arange(60) % 3
+    first, second = torch.randint(60, (2, 2, 120))
+    edges = {key if is_faulty else EXTENDS: first[:, : count if is_faulty else 120], CITES: second}
+    model = Papers()
+    return model, lambda: F.cross_entropy(model(x, edges), y)
+
+
+def numbers(is_faulty):
+    y = torch.arange(90) % 3
+    x, edges, kinds = torch.randn(90, 8), torch.randint(90, (2, 600)), torch.randint(3, (600,))
+    model = Numbered()
+    return model, lambda: F.cross_entropy(model(x, edges, 0 * kinds if is_faulty else kinds), y)
+
+
+RELATIONS = {
+    "another key": (lambda is_faulty: papers(is_faulty, key=("paper", "extend", "paper")), "never called"),
+    "no edges": (lambda is_faulty: papers(is_faulty, count=0), "edge_index of a relation is empty"),
+    "numbers": (numbers, "no edge is of number 1 and 2"),
+}
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_a_relation_without_edges_is_told(tmp_path, name):
+    case, words = RELATIONS[name]
+    found = []
+    for is_faulty in (True, False):
+        torch.manual_seed(0)
+        diagnosis = train(tmp_path / f"{is_faulty}", *case(is_faulty), steps=60)
+        found.append({one.code: one.text for one in diagnosis}.get("relation-without-edges", ""))
+    assert words in found[0]
+    assert not found[1]
+
+
+# --- what no loss can tell --------------------------------------------------------------------------------------------
+
+
+def info_nce():
+    (x, _), model = blobs(), mlp()
+
+    def loss_of():
+        one, other = (F.normalize(model(noisy(x))) for _ in range(2))
+        return F.cross_entropy(one @ other.T / 0.5, torch.arange(128))
+
+    return model, loss_of
+
+
+def log_likelihood():
+    x, model = torch.randn(128, 8), mlp(8, 2)
+    y = 0.3 * x[:, :1] + 0.05 * torch.randn(128, 1)
+
+    def loss_of():
+        mean, log_scale = model(x).chunk(2, 1)
+        return (log_scale + 0.5 * (y - mean).square() * (-2 * log_scale).exp()).mean()
+
+    return model, loss_of
+
+
+def policy():
+    x, model = torch.randn(64, 8), mlp(8, 4)
+    best = (x @ torch.randn(8, 4)).argmax(1)
+
+    def loss_of():
+        logs = model(x).log_softmax(1)
+        action = logs.detach().exp().multinomial(1)
+        reward = (action[:, 0] == best).float()
+        return -(logs.gather(1, action)[:, 0] * (reward - reward.mean())).mean()
+
+    return model, loss_of
+
+
+def generator():
+    """Its loss is computed by a critic, which trains in turn with it."""
+    angle = torch.arange(8) * math.pi / 4
+    centers, model, critic = 2 * torch.stack([angle.cos(), angle.sin()], 1), mlp(8, 2), mlp(2, 1)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=0.002)
+
+    def loss_of():
+        real = centers[torch.randint(8, (64,))] + 0.1 * torch.randn(64, 2)
+        with torch.no_grad():
+            fake = model(torch.randn(64, 8))
+        of_critic.zero_grad()
+        (F.softplus(-critic(real)) + F.softplus(critic(fake))).mean().backward()
+        of_critic.step()
+        return F.softplus(-critic(model(torch.randn(64, 8)))).mean()
+
+    return model, loss_of
+
+
+@pytest.mark.parametrize("case", [info_nce, log_likelihood, policy, generator])
+def test_a_loss_whose_lowest_value_is_unknown_leaves_it_undetermined_whatever_the_seed(tmp_path, case):
+    found = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        diagnosis = train(tmp_path / f"{seed}", *case(), lr=0.003, steps=100)
+        found.add((diagnosis.state, diagnosis.verdict.code))
+    assert found == {("unknown", "undetermined")}
+
+
+# --- leakage ----------------------------------------------------------------------------------------------------------
+
+
+class Language(nn.Module):
+    """Attention over tokens, with a causal mask or without."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Parameter(0.1 * torch.randn(16, 16))
+        self.body = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.last, self.is_causal = nn.Linear(16, 20), is_causal
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length) if self.is_causal else None
+        return self.last(self.body(self.tokens(tokens) + self.places[:length], mask, is_causal=self.is_causal))
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "target_shift", "leaks"),
+    [(True, 1, False), (False, 1, True), (False, 0, False)],  # 0: each token has a label of its own, as in tagging
+)
+def test_a_missing_causal_mask_is_told_before_training(is_causal, target_shift, leaks):
+    torch.manual_seed(0)
+    text = torch.randint(20, (8, 17))
+    x, y = text[:, :16], text[:, target_shift : 16 + target_shift]
+    model = Language(is_causal)
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    diagnosis = gatdiag.preflight(model, x, loss=lambda out: F.cross_entropy(out.flatten(0, 1), y.flatten()))
+    assert ("target-leakage" in [one.code for one in diagnosis]) == leaks
+    assert leaks == (diagnosis.verdict.code == "target-leakage")
+    assert all(map(torch.equal, weights, model.parameters()))
+    assert model.training

@@ -62,7 +62,7 @@ class _Schedule(NamedTuple):
         ),
         "raised": Limit(0.1, "of the last rate: where a warm-up begins; or of the rate that it leads to: where it is"),
     },
-    borrowed=("path",),
+    borrowed=("path", "fall"),
 )
 def check_schedule(facts: Facts) -> Finding | str | None:
     """A rate that is negligible in most of the training, or a warm-up that has not ended, and a loss that still fell.
@@ -114,7 +114,10 @@ def _kept(group: Mapping[str, Any]) -> float:
 
 
 def _was_cut_off(facts: Facts, schedule: _Schedule) -> bool:
-    """The steps that were made are too few to train with, or made the loss fall at a pace that promised more."""
+    """The steps that were made are too few to train with, or made the loss fall at a pace that promised more.
+
+    A loss that has only begun to fall promises more than its pace says.
+    """
     full = schedule.full_steps
     if full < limit("full-steps") or (schedule.is_rising and facts.path < limit("path")):
         return True
@@ -124,7 +127,10 @@ def _was_cut_off(facts: Facts, schedule: _Schedule) -> bool:
     fall = median(before) - facts.last_loss
     error = 1.25 * noise(facts.finite_loss) * math.sqrt(2 / max(1, len(before)))
     promised = fall / (0.55 * full) * (schedule.widths.sum() - full)
-    return bool(fall > limit("sigmas") * error and promised > limit("cut-off") * abs(facts.last_loss))
+    promises = promised > limit("cut-off") * abs(facts.last_loss) or facts.progress < limit(
+        "fall"
+    )  # falls slowly first
+    return bool(fall > limit("sigmas") * error and promises)
 
 
 def _too_early_a_fall(facts: Facts, schedule: _Schedule) -> Finding:

@@ -475,3 +475,13 @@ def test_an_embedding_that_is_frozen_is_named_with_its_table(tmp_path):
     )
     (found,) = [one for one in diagnosis if one.code == "parameters-without-gradient"]
     assert "freeze=False" in found.remedy
+
+
+def test_a_rate_that_is_switched_off_while_the_loss_begins_to_fall_is_named(tmp_path):
+    diagnosis, _ = train(
+        tmp_path / "run",
+        make_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+        make_schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.0),
+        steps=100,
+    )
+    assert diagnosis.verdict.code == "lr-decays-too-fast", str(diagnosis)

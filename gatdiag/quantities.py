@@ -19,7 +19,7 @@ run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 Of: TypeAlias = Literal["", "output", "output gradient", "attention", "weight", "gradient", "update"]
@@ -699,6 +699,12 @@ def quantity(table: TableName, column: str) -> Quantity:
         KeyError: There is no such column.
     """
     return _BY_NAME[table, column]
+
+
+def get_quantity(column: str) -> Quantity:
+    """The catalog entry of a "table.column"."""
+    table, name = column.split(".", 1)
+    return quantity(cast("TableName", table), name)
 
 
 _BY_NAME: Final[Mapping[tuple[str, str], Quantity]] = {(each.table, each.name): each for each in QUANTITIES}

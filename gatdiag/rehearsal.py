@@ -207,13 +207,13 @@ def _find_mixing(copied: _Copy) -> dict[str, Any] | str | None:
         return f"a pass in evaluation mode failed with {type(error).__name__}: {error}"
 
 
-def _look_for_leakage(copied: _Copy, loss: Loss) -> float | None:
-    """See `dependence_on_future`; None where that cannot be told."""
+def _look_for_leakage(copied: _Copy, loss: Loss) -> float | str | None:
+    """See `dependence_on_future`; the reason why that is not known if it raises."""
     try:
         with preserve_random_state({tensor.device for tensor in copied.tensors}):
             return dependence_on_future(copied.model, copied.args, copied.kwargs, loss)
-    except Exception:  # what is wrong with the pass, the training shows
-        return None
+    except Exception as error:  # as in `_find_mixing`
+        return f"a pass in evaluation mode failed with {type(error).__name__}: {error}"
 
 
 def _descend(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
-from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
+from gatdiag.diagnosis.recurrence import exploding_in_time, growing_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
@@ -33,10 +33,6 @@ _OWN_WEIGHT = Remedy(
     "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # with a weight for the node itself; or fewer edges"
 )
 _RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
-_BOUNDED = Remedy(
-    "torch.nn.init.orthogonal_(cell.weight)  # of the weights that are applied again and again, before training\n"
-    "# or a gated cell, torch.nn.GRUCell or torch.nn.LSTMCell"
-)
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
 
@@ -52,11 +48,10 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
         "explode": Limit(
             30, "growth of the hidden outputs from first to last; healthy runs 0.12 to 10, faulty runs 7.8 to 3e7"
         ),
-        "each-run": Limit(0.8, "share of the runs of a layer in which its output grows, where it runs many times"),
         "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
         "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
     },
-    borrowed=("explode-time",),
+    borrowed=("explode-time", "each-run"),
 )
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
@@ -65,7 +60,7 @@ def check_exploding(facts: Facts) -> Finding | str | None:
     gain = median_high(facts.gains.values()) if facts.gains else 1.0
     if facts.is_learning or not gain < limit("gain-large"):
         return None
-    if (in_time := _through_time(facts)) is not None:
+    if (in_time := growing_in_time(facts)) is not None:
         return in_time
     stack = _without_normalization(facts)
     norms, grads = _hidden(facts, "output_norm", stack), _hidden(facts, "output_gradient_norm", stack)
@@ -94,28 +89,6 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         layers=tuple(facts.profile("output_norm")),
         steps=(0,),
         remedy=Remedy(*fix.fixes, f"# or: {scale}") if fix else Remedy(scale),
-    )
-
-
-def _through_time(facts: Facts) -> Finding | None:
-    """A layer that runs many times on what it returned the last time, and whose output grows each time."""
-    repeats: dict[str, dict[str, float]] = facts.signals.get("repeats", {})
-    growing = {name: one["growth"] for name, one in repeats.items() if one["rising"] >= limit("each-run")}
-    worst = max(growing, key=growing.__getitem__, default="")
-    if not growing.get(worst, 0.0) > limit("explode"):
-        return None
-    runs = repeats[worst]["runs"]
-    return facts.finding(
-        "depth-exploding-gradient",
-        f"Layer {short(worst)} runs {runs:g} times in a forward pass, and its output grows {number(growing[worst])} "
-        "times from the first run to the last: the same weights are applied again and again.",
-        Evidence(f"norm of the last output of layer {short(worst)} over that of the first", growing[worst]),
-        Evidence("runs in a forward pass", runs),
-        threshold=f"Flagged above {threshold_text('explode', 'each-run')}.",
-        layers=(worst,),
-        steps=(0,),
-        remedy=_BOUNDED,
-        falsified_by="With a gated cell, such as torch.nn.GRUCell, the learning curve is the same.",
     )
 
 

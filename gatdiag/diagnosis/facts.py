@@ -56,13 +56,13 @@ class Facts:
         mixing: Before training: how much the output of one example depends on others ("share", "of", "others",
             "sequence_first"); None if there is nothing to compare, or the reason why it is not known.
         dependence_on_future: How far outputs change with later tokens, where the target is the next token; None if that
-            was not asked, as only `gatdiag.preflight` does.
+            was not asked, as only `gatdiag.preflight` does, or the reason why it is not known.
     """
 
     run: Run
     is_preflight: bool = False
     mixing: Mapping[str, Any] | str | None = None
-    dependence_on_future: float | None = None
+    dependence_on_future: float | str | None = None
 
     # --- what was recorded --------------------------------------------------------------------------------------------
 
@@ -150,13 +150,15 @@ class Facts:
         return len(self.run.meta["optimizers"]) > 1
 
     @cached_property
+    def held_by_optimizer(self) -> list[set[str]]:
+        """The parameters of the model that each optimizer holds."""
+        optimizers = self.run.meta["optimizers"]
+        return [{name for group in one["groups"] for name in group.get("parameters") or []} for one in optimizers]
+
+    @cached_property
     def takes_turns(self) -> bool:
         """Optimizers of different parameters step one after another all along, as in adversarial training."""
-        held = [
-            {name for group in one["groups"] for name in group.get("parameters") or []}
-            for one in self.run.meta["optimizers"]
-        ]
-        held = [names for names in held if not names.isdisjoint(self.moved)]
+        held = [names for names in self.held_by_optimizer if not names.isdisjoint(self.moved)]
         if len(held) < 2 or any(not one.isdisjoint(other) for one, other in combinations(held, 2)):
             return False
         columns = [[name in names for name in self.parameter_names] for names in held]

@@ -313,11 +313,11 @@ def _replace_non_finite(names: Sequence[str]) -> str:
 
 
 def _constant_rate(value: float, rates: Sequence[float] = ()) -> str:
-    where = "  # after scheduler.step(), or instead of the scheduler"
+    where = "after scheduler.step(), or instead of the scheduler"
     if rates:
         known = ", ".join(map(_literal, rates))
-        return f"for group, rate in zip(optimizer.param_groups, [{known}]):\n    group['lr'] = rate{where}"
-    return f"for group in optimizer.param_groups:\n    group['lr'] = {value:g}{where}"
+        return f"for group, rate in zip(optimizer.param_groups, [{known}]):\n    group['lr'] = rate  # {where}"
+    return _of_groups(f"group['lr'] = {value:g}", where)
 
 
 def _single_precision(inputs: Sequence[str] = ()) -> str:

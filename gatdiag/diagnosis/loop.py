@@ -7,7 +7,10 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names, short
 
-_NOT_SEEN = "the training loop was not watched"
+
+def _needs_the_loop(facts: Facts) -> str:
+    is_seen = not facts.is_preflight and not facts.is_of_checkpoints and facts.signals.get("loop") is not None
+    return "" if is_seen else "the training loop was not watched"
 
 
 @cause(
@@ -19,6 +22,7 @@ _NOT_SEEN = "the training loop was not watched"
     falsified_by="optimizer.step() runs after loss.backward(), with an optimizer of model.parameters().",
     remedy=Remedy("optimizer.step()  # in every step, after loss.backward()"),
     severity="error",
+    needs=(_needs_the_loop,),
     needs_training=True,
     is_independent=True,
     limits={
@@ -27,9 +31,7 @@ _NOT_SEEN = "the training loop was not watched"
 )
 def check_step(facts: Facts) -> Finding | str | None:
     """Backward passes, and no optimizer step that moves this model."""
-    loop = facts.signals.get("loop")
-    if facts.is_preflight or facts.is_of_checkpoints or loop is None:
-        return _NOT_SEEN
+    loop = facts.signals["loop"]
     passes = loop.get("backward_passes", 0)
     if passes < limit("passes") or loop["recorded_steps"] or loop.get("weights_move"):
         return None
@@ -50,6 +52,7 @@ def check_step(facts: Facts) -> Finding | str | None:
     figure="training_curves",
     falsified_by="The same optimizer object makes all steps.",
     severity="certain",
+    needs=(_needs_the_loop,),
     needs_training=True,
     is_independent=True,
     limits={
@@ -58,9 +61,9 @@ def check_step(facts: Facts) -> Finding | str | None:
 )
 def check_recreated(facts: Facts) -> Finding | str | None:
     """An optimizer with momentum or moments that makes one step and is replaced."""
-    loop = facts.signals.get("loop")
-    if facts.is_preflight or facts.is_of_checkpoints or loop is None or loop["recorded_steps"] < limit("steps"):
-        return _NOT_SEEN if loop is None else None
+    loop = facts.signals["loop"]
+    if loop["recorded_steps"] < limit("steps"):
+        return None
     share = loop["steps_of_new_optimizers"] / loop["recorded_steps"]
     if not share > limit("new-optimizers"):
         return None
@@ -90,6 +93,7 @@ def check_recreated(facts: Facts) -> Finding | str | None:
         "# weights or a target network; do it once, before the loop, or to a copy:\n"
         "averaged = torch.optim.swa_utils.AveragedModel(model)  # averaged.update_parameters(model) leaves model alone"
     ),
+    needs=(_needs_the_loop,),
     needs_training=True,
     is_independent=True,
     limits={
@@ -103,9 +107,7 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
     Weights that are clipped, normalized, pruned or averaged a little are none, nor is an average that is swapped in for
     evaluation and back.
     """
-    loop = facts.signals.get("loop")
-    if facts.is_preflight or facts.is_of_checkpoints or loop is None:
-        return _NOT_SEEN
+    loop = facts.signals["loop"]
     found = loop.get("overwritten") or {}
     if found.get("undone", 0) < limit("undone") or facts.state not in ("failing", "partly"):
         return None
@@ -130,6 +132,7 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
     why="a step for one loss undoes what a step for the other did",
     figure="training_curves",
     falsified_by="No id() of a parameter is in the param_groups of both optimizers.",
+    needs=(_needs_the_loop,),
     needs_training=True,
     is_independent=True,
     limits={"turns": Limit(10, "times that another optimizer took the step: fewer are phases of a training")},
@@ -140,11 +143,8 @@ def check_shared(facts: Facts) -> Finding | str | None:
     As of a generator, whose optimizer holds the discriminator, too. Optimizers that share an encoder, and have a head
     each, are none.
     """
-    loop = facts.signals.get("loop")
-    if facts.is_preflight or facts.is_of_checkpoints or loop is None:
-        return _NOT_SEEN
-    held = [{name for group in one["groups"] for name in group.get("parameters") or []}
-            for one in facts.run.meta["optimizers"]]  # fmt: skip
+    loop = facts.signals["loop"]
+    held = facts.held_by_optimizer
     pairs = [(one, other) for one in held for other in held if other and other < one]
     if not pairs or loop.get("turns", 0) < limit("turns") or facts.state == "trained":
         return None

@@ -42,7 +42,7 @@ _SCALE: Final = (
     borrowed=("pace",),
 )
 def check_precision(facts: Facts) -> Finding | str | None:
-    """Half precision that makes Adam divide by zero, rounds steps away, or has no numbers as small as the gradients."""
+    """Underflow in half precision: of Adam's eps, of steps beside the weights, or of gradients."""
     known: dict[str, Any] = facts.signals.get("precision") or {}
     if facts.is_of_checkpoints or not facts.signals:
         return "no steps were watched"

@@ -1,4 +1,4 @@
-"""Depth in time: gradients that vanish or explode over many runs of one layer, as of a recurrent cell."""
+"""Depth in time: gradients that vanish or explode, and outputs that grow, over many runs of one layer."""
 
 import math
 from typing import Final
@@ -13,6 +13,7 @@ declare_limits(
     {
         "vanish-time": Limit(1e-3, "gradient of the first time step over that of the last; short delays 0.02 to 5"),
         "explode-time": Limit(1e3, "the same; orthogonal recurrent weights 0.1 to 10"),
+        "each-run": Limit(0.8, "share of the runs of a layer in which its output grows, where it runs many times"),
     }
 )
 
@@ -24,6 +25,11 @@ _GATES: Final = Remedy(
 _CLIP: Final = Remedy(
     "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # between loss.backward() and optimizer.step()\n"
     "torch.nn.init.orthogonal_(weight_hh)  # recurrent weights, before training"
+)
+
+_BOUNDED: Final = Remedy(
+    "torch.nn.init.orthogonal_(cell.weight)  # of the weights that are applied again and again, before training\n"
+    "# or a gated cell, torch.nn.GRUCell or torch.nn.LSTMCell"
 )
 
 
@@ -71,4 +77,26 @@ def exploding_in_time(facts: Facts) -> Finding | None:
         steps=(0,),
         remedy=_CLIP,
         falsified_by="With clipped gradients and orthogonal recurrent weights the learning curve is the same.",
+    )
+
+
+def growing_in_time(facts: Facts) -> Finding | None:
+    """A layer that runs many times on what it returned the last time, and whose output grows each time."""
+    repeats: dict[str, dict[str, float]] = facts.signals.get("repeats", {})
+    growing = {name: one["growth"] for name, one in repeats.items() if one["rising"] >= limit("each-run")}
+    worst = max(growing, key=growing.__getitem__, default="")
+    if not growing.get(worst, 0.0) > limit("explode"):
+        return None
+    runs = repeats[worst]["runs"]
+    return facts.finding(
+        "depth-exploding-gradient",
+        f"Layer {short(worst)} runs {runs:g} times in a forward pass, and its output grows {number(growing[worst])} "
+        "times from the first run to the last: the same weights are applied again and again.",
+        Evidence(f"norm of the last output of layer {short(worst)} over that of the first", growing[worst]),
+        Evidence("runs in a forward pass", runs),
+        threshold=f"Flagged above {threshold_text('explode', 'each-run')}.",
+        layers=(worst,),
+        steps=(0,),
+        remedy=_BOUNDED,
+        falsified_by="With a gated cell, such as torch.nn.GRUCell, the learning curve is the same.",
     )

@@ -14,7 +14,7 @@ from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats, noise
 from gatdiag.diagnosis.wording import number
 
-_CALLS: Final = "# or mend the schedule: step_size, T_max and warm-up count calls of scheduler.step(), be it per batch"
+_CALLS: Final = "# or adjust the schedule: step_size, T_max and warm-up count calls of scheduler.step()"
 
 
 class _Schedule(NamedTuple):
@@ -127,10 +127,8 @@ def _was_cut_off(facts: Facts, schedule: _Schedule) -> bool:
     fall = median(before) - facts.last_loss
     error = 1.25 * noise(facts.finite_loss) * math.sqrt(2 / max(1, len(before)))
     promised = fall / (0.55 * full) * (schedule.widths.sum() - full)
-    promises = promised > limit("cut-off") * abs(facts.last_loss) or facts.progress < limit(
-        "fall"
-    )  # falls slowly first
-    return bool(fall > limit("sigmas") * error and promises)
+    is_steep, has_just_begun = promised > limit("cut-off") * abs(facts.last_loss), facts.progress < limit("fall")
+    return bool(fall > limit("sigmas") * error and (is_steep or has_just_begun))
 
 
 def _too_early_a_fall(facts: Facts, schedule: _Schedule) -> Finding:

@@ -348,6 +348,8 @@ def check_leakage(facts: Facts) -> Finding | str | None:
     change = facts.dependence_on_future
     if change is None:
         return "only gatdiag.preflight asks, where each target is the next token of the input"
+    if isinstance(change, str):
+        return change
     if not change > limit("leaks"):
         return None
     return facts.finding(

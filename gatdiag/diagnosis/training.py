@@ -59,8 +59,8 @@ def judge_course(
        neighboring steps: below 5 of them it is failing, or unknown if the noise is as large as the loss itself, which
        then measures no error (as in policy gradients). A loss that fell further is unknown. With weights that moved by
        less than 1% in total, every such training is failing. Of a loss that compares outputs with each other
-       (contrastive), the same holds where it fell by less than its lowest value may allow. Of one that another network
-       works against nothing is known.
+       (contrastive) less than 35% may be all that can go: it is failing below 5%, and between unknown. Of one that
+       another network works against nothing is known.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 

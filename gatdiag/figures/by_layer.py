@@ -1,22 +1,15 @@
 """One quantity by layer, at the start, over the training and at the end, beside the range of healthy trainings."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
-from gatdiag.figures.axes import (
-    add_legend_below,
-    draw_lines,
-    layer_axis,
-    layer_label_height,
-    layer_names,
-)
-from gatdiag.figures.figure import Figure, axis_label, get_quantity, tidy
+from gatdiag.figures.axes import add_legend_below, draw_lines, layer_axis, layer_label_height, layer_names
+from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
-from gatdiag.quantities import HEALTHY, TableName
+from gatdiag.quantities import HEALTHY, get_quantity
 from gatdiag.run import Run
 from gatdiag.summary import series_of, typical_values
 
@@ -35,8 +28,7 @@ def data(run: Run, column: str = DEFAULT, concerned: Sequence[str] = ()) -> pd.D
     Returns:
         column, curve ("first step", "median", "last step"), layer, value, is_concerned.
     """
-    table, name = column.split(".", 1)
-    series = series_of(run, cast("TableName", table), name)
+    series = series_of(run, column)
     if not len(series):
         return tidy([], "column", "curve", "layer", "value", "is_concerned")
     steps, typical = np.unique(series["step"]), typical_values(series)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import pandas as pd
 
 from gatdiag.figures.axes import not_recorded, note
 from gatdiag.figures.style import Canvas
-from gatdiag.quantities import Quantity, TableName, quantity
+from gatdiag.quantities import get_quantity
 from gatdiag.run import Run
 
 Group = Literal["overview", "training", "gradients", "changes", "balance", "smoothing", "comparison"]
@@ -74,12 +74,6 @@ class Figure:
             self.draw_table(table, canvas)
         else:
             note(canvas, not_recorded(*self.needs))
-
-
-def get_quantity(column: str) -> Quantity:
-    """The catalog entry of a "table.column"."""
-    table, name = column.split(".", 1)
-    return quantity(cast("TableName", table), name)
 
 
 def axis_label(column: str) -> str:

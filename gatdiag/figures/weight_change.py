@@ -20,8 +20,9 @@ from gatdiag.figures.axes import (
     panels,
     scale_axis,
 )
-from gatdiag.figures.figure import GATS, Figure, equations, get_quantity
+from gatdiag.figures.figure import GATS, Figure, equations
 from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain_text
+from gatdiag.quantities import get_quantity
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import LEVELS, weight_change

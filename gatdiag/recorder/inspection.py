@@ -8,12 +8,10 @@ gradient.
 
 import inspect
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -60,7 +58,6 @@ _MAX_PLAIN: Final = 100_000  # entries of a tensor among a module's attributes; 
 _UPDATE_SECONDS: Final = 5.0
 _MAX_MOVED_BYTES: Final = 16 << 20  # of one inspection; more is inspected faster where it is
 _PROPAGATING: Final = ("SGConv", "SSGConv", "APPNP")  # many hops, and weights for none of them
-_REPEATED: Final = 6  # runs of a layer in one pass, as of a recurrent cell
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,6 @@ class Inspection:
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
         self._layers_at = 0  # the last step in which layers were inspected
-        self._repeats: dict[str, dict[str, Any]] = {}  # layer that runs many times in a pass -> how its output grows
         self._mixing: dict[str, Any] = {}
         self._rows: dict[str, int] = {}  # layer -> of its input
         self._has_several_kinds = False  # a convolution is given nodes of several kinds
@@ -481,8 +477,8 @@ class Inspection:
             alive = [leaf for reference in self._foreign if (leaf := reference()) is not None]
             self._graph["foreign_leaves"] = sum(id(leaf) not in held for leaf in alive)
             self._has_changed = True
-        if not self._repeats and self.is_due and sample.forward_pass is not None:
-            self._note_repeats(sample.forward_pass.norms)
+        if self.is_due and sample.forward_pass is not None:
+            self._has_changed |= self._recurrence.note_outputs(sample.forward_pass.norms)
         sample.is_reached = np.array(self._are_reached(), dtype=bool)
         self._batches.before_step(sample)
         self._has_changed |= self._loop.before_step(optimizers, self.parameters, self._step)
@@ -509,12 +505,6 @@ class Inspection:
         self._loop.after_step(self.parameters, self._step, is_due=self.is_due)
         if self.is_due:
             self._precision.after_step(sample, flat)
-
-    def _note_repeats(self, norms: Mapping[str, Sequence[Any]]) -> None:
-        """Note how the outputs of layers grow that run many times, each time on what they returned the last time."""
-        often = {layer: [*map(float, each)] for layer, each in norms.items() if len(each) >= _REPEATED}
-        self._repeats = {layer: _describe_growth(each) for layer, each in often.items()}
-        self._has_changed |= bool(often)
 
     def start_step(self, step: int, record: int | None) -> None:
         """Begin a step.
@@ -549,15 +539,12 @@ class Inspection:
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages, "relations": self._relations}
         of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
-        graph |= {"compares_outputs": self._compares, "loss_weights": self._loss_weights}
-        loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end}
-        graph["recurrence"] = self._recurrence.found
+        loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end,
+                "compares_outputs": self._compares, "loss_weights": self._loss_weights}  # fmt: skip
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        measured = {**self._modules, **self._precision.as_meta(), **self._mixing}
-        if self._repeats:
-            layers["repeats"] = self._repeats
+        measured = {**self._modules, **self._precision.as_meta(), **self._mixing, **self._recurrence.as_meta()}
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
         return {"inputs": self._inputs, **self._arguments, "output": output, **facts, "loop": self._loop.as_meta()}
 
@@ -592,14 +579,6 @@ def _data(module: nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
              named_tensors(item, name)]  # fmt: skip
     matrices = ((name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad)
     return [(name, x) for name, x in matrices if x.layout is torch.strided and not is_distributed(x)]
-
-
-def _describe_growth(norms: Sequence[float]) -> dict[str, Any]:
-    """How often a layer ran, the last norm of its output over the first, and the share of runs in which it grew."""
-    growth = norms[-1] / norms[0] if norms[0] > 0 else 0.0
-    rising = sum(not after <= before for before, after in pairwise(norms)) / (len(norms) - 1)
-    largest = sys.float_info.max  # also for an overflow
-    return {"runs": len(norms), "growth": growth if growth < largest else largest, "rising": rising}
 
 
 def _is_mask(x: Tensor) -> bool:

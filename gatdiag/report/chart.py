@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from gatdiag.names import one_line, short
-from gatdiag.quantities import HEALTHY, TableName, quantity
+from gatdiag.quantities import HEALTHY, get_quantity
 from gatdiag.run import Run
 from gatdiag.summary import series_of
 from gatdiag.summary.thinning import evenly_spaced
@@ -33,10 +33,9 @@ def chart_data(run: Run, first: str) -> str:
     """
     found: list[dict[str, Any]] = []
     for column in sorted(_COLUMNS, key=lambda each: each != first):
-        table, _, name = column.partition(".")
-        series = series_of(run, cast("TableName", table), name).dropna(subset=["value"])
+        series = series_of(run, column).dropna(subset=["value"])
         if len(series) and len(found) < _MOST_QUANTITIES:
-            described = quantity(cast("TableName", table), name)
+            described = get_quantity(column)
             facts = {"label": described.label, "healthy": HEALTHY.get(column), "log": described.is_over_orders}
             found.append(facts | _by_layer(series))
     return json.dumps(found, separators=(",", ":"), allow_nan=False) if found else ""

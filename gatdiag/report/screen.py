@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
 from gatdiag.diagnosis import UNDETERMINED, Diagnosis
 from gatdiag.diagnosis.causes import CAUSES
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, one_line, short
-from gatdiag.quantities import HEALTHY, TableName, quantity
+from gatdiag.quantities import HEALTHY, get_quantity
 from gatdiag.report.story import count_parameters, format_metric
 from gatdiag.run import Run
 from gatdiag.summary import TrainingFacts, is_of_checkpoints, series_of, training_facts, typical_values
@@ -134,9 +134,7 @@ def _loss(facts: TrainingFacts) -> Tile:
 
 def _strip(run: Run, column: str) -> Strip | None:
     """None if the quantity was not recorded, or has no range of its own."""
-    table, _, name = column.partition(".")
-    described = quantity(cast("TableName", table), name)
-    series = series_of(run, cast("TableName", table), name)
+    described, series = get_quantity(column), series_of(run, column)
     if column not in HEALTHY or not len(series):
         return None
     low, high = HEALTHY[column]

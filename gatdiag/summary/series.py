@@ -136,11 +136,15 @@ def last_values(series: pd.DataFrame) -> dict[str, float]:
     return {str(layer): float(value) for layer, value in zip(last.index, last.to_numpy(), strict=True)}
 
 
-def series_of(run: Run, table: TableName, column: str) -> pd.DataFrame:
-    """A column as one value per step and layer: of parameters, of the feature weights; of neurons, the extreme one."""
+def series_of(run: Run, column: str) -> pd.DataFrame:
+    """A "table.column" as one value per step and layer.
+
+    Of parameters it is that of the feature weights; of neurons, the extreme one.
+    """
+    table, _, name = column.partition(".")
     if table == "parameters":
-        return role_series(run, column, FEATURE)
-    return neuron_series(run, column) if table == "neurons" else layer_series(run, column)
+        return role_series(run, name, FEATURE)
+    return neuron_series(run, name) if table == "neurons" else layer_series(run, name)
 
 
 def typical_values(series: pd.DataFrame) -> dict[str, float]:

@@ -9,6 +9,8 @@ from torch import nn
 from torch_geometric.nn import HeteroConv, RGCNConv, SAGEConv
 
 import gatdiag
+from tests.diagnosis import watched
+from tests.diagnosis.watched import check
 
 
 def mlp(inputs=16, out=8):
@@ -29,18 +31,13 @@ def auc(scores, y):
     return (positive[:, None] > negative).float().mean().item()
 
 
-def train(folder, model, loss_of, scores_of=dict, *, steps=150, lr=0.01, optimizer=torch.optim.Adam):
-    """Watch a training and diagnose it."""
-    made = optimizer(model.parameters(), lr=lr)
-    with gatdiag.watch(model, folder, every=1) as recorder:
-        for step in range(steps):
-            made.zero_grad()
-            loss = loss_of()
-            loss.backward()
-            made.step()
-            with torch.no_grad():
-                recorder.log(loss=loss, **(scores_of() if step % 10 == 9 else {}))
-    return gatdiag.diagnose(folder)
+def train(folder, model, loss_of, scores_of=dict, *, steps=150, **options):
+    """Watch a training and diagnose it; scores are logged at each tenth step."""
+
+    def scores_at(step):
+        return scores_of() if step % 10 == 9 else {}
+
+    return watched.train(folder, model, lambda step: loss_of(), scores_of=scores_at, steps=steps, **options)
 
 
 # --- collapse ---------------------------------------------------------------------------------------------------------
@@ -190,13 +187,7 @@ def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, name, is_faulty
     torch.manual_seed(0)
     case, code, options = CASES[name]
     diagnosis = train(tmp_path / "run", *case(is_faulty), **options)
-    if is_faulty:
-        assert diagnosis.verdict.code == code, str(diagnosis)
-        assert diagnosis.verdict.severity in ("error", "warning")
-        assert diagnosis.verdict.remedy
-        assert diagnosis.verdict.falsified_by
-    else:
-        assert not [one for one in diagnosis if one.severity != "note" or one.code == code], str(diagnosis)
+    check(diagnosis, code, is_faulty=is_faulty)
 
 
 # --- relations --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""One quantity by layer, at the start, over the training and at the end, beside the range of healthy trainings."""
+"""One quantity by layer, at the start, at the steps that a finding is about, and at the end, beside the range of healthy trainings."""
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
@@ -11,33 +10,36 @@ from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
 from gatdiag.quantities import HEALTHY, get_quantity
 from gatdiag.run import Run
-from gatdiag.summary import series_of, typical_values
+from gatdiag.summary import describe_steps, series_of, typical_values
 
 DEFAULT = "parameters.relative_gradient_norm"
 _RANGE = "nine in ten layers of healthy trainings"
 
 
-def data(run: Run, column: str = DEFAULT, concerned: Sequence[str] = ()) -> pd.DataFrame:
-    """A quantity of each layer at the first and the last recorded step, and its median over all.
+def data(
+    run: Run, column: str = DEFAULT, concerned: Sequence[str] = (), steps: Sequence[int] = ()
+) -> pd.DataFrame:
+    """A quantity of each layer at the first and the last recorded step, and its median over some or all.
 
     Args:
         run: The run.
         column: The quantity as "table.column"; of parameters, of each layer's feature weights.
         concerned: Layers that are marked.
+        steps: The median is over the recorded steps from the first to the last of these; by default over all.
 
     Returns:
-        column, curve ("first step", "median", "last step"), layer, value, is_concerned.
+        column, curve ("step 0", "step 90", "median over training"; the last one is what the figure is about), layer,
+        value, is_concerned.
     """
     series = series_of(run, column)
     if not len(series):
         return tidy([], "column", "curve", "layer", "value", "is_concerned")
-    steps, typical = np.unique(series["step"]), typical_values(series)
-    curves = {f"step {steps[0]:,}": series[series["step"] == steps[0]]}
-    if len(steps) > 1:
-        curves[f"step {steps[-1]:,}"] = series[series["step"] == steps[-1]]
-        known = [layer for layer in series["layer"].cat.categories if layer in typical]
-        layers = pd.Series(known).astype(series["layer"].dtype)
-        curves["median over training"] = pd.DataFrame({"layer": layers, "value": [*map(typical.get, known)]})
+    known = typical_values(series, steps)
+    layers = [layer for layer in series["layer"].cat.categories if layer in known]
+    main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
+    ends = {f"at step {step:,}": series[series["step"] == step] for step in (series["step"].min(), series["step"].max())}
+    about = describe_steps(steps)
+    curves = {**{label: part for label, part in ends.items() if label != about}, about: main}
     parts = [
         part.assign(column=column, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
         for curve, part in curves.items()
@@ -81,8 +83,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
 BY_LAYER = Figure(
     name="by_layer",
     title="One quantity by layer, beside healthy trainings",
-    caption="By layer, at the first and the last recorded step, and the median over the training (black). In the green "
-    "range are nine in ten layers of healthy trainings.",
+    caption="By layer, at the first and the last recorded step, and at the steps in question (black, a median). In the "
+    "green range are nine in ten layers of healthy trainings.",
     interpretation="Layers whose black dots are in the green range are as in networks that train. Far outside of it, "
     "or orders of magnitude apart from each other, they are not.",
     paper="",

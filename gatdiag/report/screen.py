@@ -1,18 +1,18 @@
 """The first screen of a run: the verdict in a word, facts of the training, how far each layer is from healthy."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from gatdiag.diagnosis import UNDETERMINED, Diagnosis
 from gatdiag.diagnosis.causes import CAUSES
-from gatdiag.diagnosis.wording import number, percent
+from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
 from gatdiag.quantities import HEALTHY, get_quantity
-from gatdiag.report.story import count_parameters, format_metric
+from gatdiag.report.story import count_parameters, describe_change, format_metric
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, is_of_checkpoints, series_of, training_facts, typical_values
+from gatdiag.summary import TrainingFacts, describe_steps, is_of_checkpoints, series_of, training_facts, typical_values
 
 Tone: TypeAlias = Literal["failing", "degraded", "healthy", "unknown"]
 Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
@@ -49,11 +49,13 @@ class Strip:
 
     Attributes:
         label: The quantity.
+        when: The steps that the values are of.
         healthy: The range in words.
         cells: The layers.
     """
 
     label: str
+    when: str
     healthy: str
     cells: tuple[StripCell, ...]
 
@@ -77,7 +79,7 @@ class Screen:
 def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone = tone_of(diagnosis)
-    strip = None if diagnosis is None else _strip(run, column_of(diagnosis) or USUAL)
+    strip = None if diagnosis is None else _strip(run, column_of(diagnosis) or USUAL, diagnosis.verdict.steps)
     return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
 
 
@@ -127,23 +129,23 @@ def _loss(facts: TrainingFacts) -> Tile:
     first, last = (number(value, 3) for value in (facts.first_loss, facts.last_loss))
     change = ""
     if math.isfinite(facts.first_loss) and math.isfinite(facts.last_loss) and facts.first_loss:
-        by = (facts.last_loss - facts.first_loss) / abs(facts.first_loss)
-        change = f"{'up' if by > 0 else 'down'} {percent(abs(by))}" if by else "unchanged"
+        change = describe_change(facts.first_loss, facts.last_loss)
+        change = change.replace("by ", "up " if facts.last_loss > facts.first_loss else "down ") or "unchanged"
     return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change)
 
 
-def _strip(run: Run, column: str) -> Strip | None:
-    """None if the quantity was not recorded, or has no range of its own."""
+def _strip(run: Run, column: str, steps: Sequence[int]) -> Strip | None:
+    """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
     described, series = get_quantity(column), series_of(run, column)
     if column not in HEALTHY or not len(series):
         return None
     low, high = HEALTHY[column]
-    values = typical_values(series)
-    layers = [str(layer) for layer in series["layer"].cat.categories]
+    values, there = typical_values(series, steps), {*series["layer"]}
+    layers = [str(layer) for layer in series["layer"].cat.categories if layer in there]
     every = -(-len(layers) // _MOST_LAYERS)
     near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
     cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
-    return Strip(described.label, f"{low:g} to {high:g}", cells)
+    return Strip(described.label, describe_steps(steps), f"{low:g} to {high:g}", cells)
 
 
 def _cell(layer: str, value: float | None, healthy: tuple[float, float], near: tuple[float, float]) -> StripCell:

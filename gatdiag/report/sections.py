@@ -87,7 +87,7 @@ def _evidence(diagnosis: Diagnosis | None) -> tuple[str, dict[str, Any]]:
     column = column_of(diagnosis) if diagnosis is not None else ""
     if diagnosis is None or not column:
         return _CURVES, {}
-    return _BY_LAYER, {"column": column, "concerned": diagnosis.verdict.layers}
+    return _BY_LAYER, {"column": column, "concerned": diagnosis.verdict.layers, "steps": diagnosis.verdict.steps}
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:

@@ -89,13 +89,27 @@ def describe_loss(facts: TrainingFacts) -> str:
     if not math.isfinite(facts.first_loss) or not facts.first_loss or facts.steps == 1:
         return f"The {loss} is {last}."
     change = (facts.last_loss - facts.first_loss) / abs(facts.first_loss)
-    direction = "rose" if change > 0 else "fell"
+    direction, by = "rose" if change > 0 else "fell", describe_change(facts.first_loss, facts.last_loss)
     if not change:
         return f"The {loss} did not change: it is {last} at the start and at the end."
     if abs(change) < limit("fall"):
-        moved = f"It {direction} by {percent(abs(change))}."
+        moved = f"It {direction} {by}."
         return f"The {loss} hardly moved: {first} at the start, {last} at the end. {moved}"
-    return f"The {loss} {direction} from {first} to {last}, by {percent(abs(change))}."
+    return f"The {loss} {direction} from {first} to {last}, {by}."
+
+
+def describe_change(first: float, last: float) -> str:
+    """By how much a number changed: as a percentage, or as a factor if it is more than ten; "" if it did not.
+
+    Example:
+        >>> describe_change(2.0, 1.0), describe_change(2.0, 500.0), describe_change(1.0, 1.0)
+        ('by 50 %', 'by a factor of 250', '')
+    """
+    if first == last:
+        return ""
+    if last / first > 10:
+        return f"by a factor of {number(last / first)}"
+    return f"by {percent(abs((last - first) / first))}"
 
 
 def format_duration(seconds: float) -> str:

@@ -18,8 +18,8 @@ from gatdiag.run import Run
 from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
-    "check_layers", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series", "neuron_series",
-    "role_series", "select_layers", "series_of", "typical_values", "weight_scale", "with_null_layer",
+    "check_layers", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series",
+    "neuron_series", "role_series", "select_layers", "series_of", "typical_values", "weight_scale", "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -147,10 +147,30 @@ def series_of(run: Run, column: str) -> pd.DataFrame:
     return neuron_series(run, name) if table == "neurons" else layer_series(run, name)
 
 
-def typical_values(series: pd.DataFrame) -> dict[str, float]:
-    """Layer -> the median of its values over the recorded steps, without NaN."""
+def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str, float]:
+    """Layer -> the median of its values over the recorded steps, without NaN.
+
+    Args:
+        series: Values by layer and step.
+        steps: Only the recorded steps from the first to the last of these, if there are any.
+    """
+    among = series["step"].between(steps[0], steps[-1]) if steps else pd.Series(dtype=bool)
+    series = series[among] if among.any() else series
     middle = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].median()
     return {str(layer): float(value) for layer, value in zip(middle.index, middle.to_numpy(), strict=True)}
+
+
+def describe_steps(steps: Sequence[int] = ()) -> str:
+    """The steps that values are of, in words.
+
+    Example:
+        >>> describe_steps(), describe_steps((0,)), describe_steps((0, 1999))
+        ('median over training', 'at step 0', 'median of steps 0 to 1,999')
+    """
+    if not steps:
+        return "median over training"
+    first, last = steps[0], steps[-1]
+    return f"at step {first:,}" if first == last else f"median of steps {first:,} to {last:,}"
 
 
 def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:

@@ -20,9 +20,16 @@ def run(tmp_path_factory):
 
 def test_a_curve_for_the_first_and_the_last_step_and_the_median(run):
     made = table(BY_LAYER, [run]).pivot_table(index="curve", columns="layer", values="value", sort=False, observed=True)
-    assert made.loc["step 0"].tolist() == [1e-2, 1e-3, 1e-9]
-    assert made.loc["step 2"].tolist()[:2] == [4e-2, 2e-3]
+    assert made.loc["at step 0"].tolist() == [1e-2, 1e-3, 1e-9]
+    assert made.loc["at step 2"].tolist()[:2] == [4e-2, 2e-3]
     assert made.loc["median over training"].tolist() == pytest.approx([2e-2, 2e-3, 5.5e-9])
+
+
+def test_the_steps_of_a_finding_come_last_and_are_no_second_curve(run):
+    made = table(BY_LAYER, [run], steps=(0,))
+    assert [*dict.fromkeys(made["curve"])] == ["at step 2", "at step 0"]
+    made = table(BY_LAYER, [run], steps=(0, 1)).query("curve == 'median of steps 0 to 1'")
+    assert made["value"].tolist() == pytest.approx([1.5e-2, 2e-3, 5.5e-9])
 
 
 def test_the_range_of_healthy_trainings_is_drawn_where_it_is(run):

@@ -17,6 +17,7 @@ whose columns have to fit a screen, or draw it in a figure. A new group also nee
 run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -37,10 +38,19 @@ HEALTHY: Final[Mapping[str, tuple[float, float]]] = {
     "layers.relative_gradient_mu": (0.9, 1.0),
     "layers.gradient_dead_fraction": (0.0, 0.6),
     "layers.relative_attention_entropy": (0.4, 1.0),
+    "layers.output_norm": (0.7, 30.0),
+    "layers.output_gradient_norm": (0.02, 3.0),
+    "layers.effective_rank": (1.6, math.inf),
 }
 """The range of nine tenths of the layers of trainings in which nothing is wrong, for quantities that do not depend much
 on the model: 5th to 95th percentile, rounded outwards, of the medians over the recorded steps, in the controls and
-repaired twins of tests/bank."""
+repaired twins of tests/bank. Ranks have no upper end, which depends on the width."""
+
+COMPARED_WITH: Final[Mapping[str, Literal["first", "last"]]] = {
+    "layers.output_norm": "first",
+    "layers.output_gradient_norm": "last",
+}
+"""Quantities that mean something only beside those of another layer, and which one."""
 
 _BALANCE = "Mustafa et al., Are GATs Out of Balance?, NeurIPS 2023"
 _TAMING = "Park & Kim, arXiv 2410.04824"
@@ -699,6 +709,12 @@ def quantity(table: TableName, column: str) -> Quantity:
         KeyError: There is no such column.
     """
     return _BY_NAME[table, column]
+
+
+def compared_label(column: str) -> str:
+    """The label of a "table.column", and of what it is divided by to be compared between layers."""
+    other = COMPARED_WITH.get(column)
+    return get_quantity(column).label + (f", over the {other} layer's" if other else "")
 
 
 def get_quantity(column: str) -> Quantity:

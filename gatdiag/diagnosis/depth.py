@@ -42,7 +42,7 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
     rank=160,
     why="a usual learning rate is too large for gradients that grow with depth",
     figure="gradient_norms",
-    column="parameters.relative_gradient_norm",
+    column="layers.output_gradient_norm",
     falsified_by="With scaled branches, or a normalization after each layer, the first loss is just as high.",
     limits={
         "explode": Limit(
@@ -87,6 +87,8 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged above {threshold_text('explode', 'explode-back')}; or above 10 together with a first loss "
         f"above {threshold_text('jump')}.",
         layers=tuple(facts.profile("output_norm")),
+        column="" if back > limit("explode-back") else "layers.output_norm",
+        line=limit("explode-back" if back > limit("explode-back") else "explode"),
         steps=(0,),
         remedy=Remedy(*fix.fixes, f"# or: {scale}") if fix else Remedy(scale),
     )
@@ -110,7 +112,7 @@ def _without_normalization(facts: Facts) -> list[str]:
     rank=200,
     why="without a gradient only weight decay moves weights",
     figure="gradient_norms",
-    column="parameters.relative_gradient_norm",
+    column="layers.output_gradient_norm",
     falsified_by="With skip connections around the hidden layers and everything else unchanged, the learning curve is "
     "the same.",
     limits={
@@ -143,6 +145,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         Evidence("gradient of the first over that of the last layer's output", ratio),
         threshold=f"Flagged below {threshold_text(threshold)}.",
         layers=tuple(facts.profile("output_gradient_norm")),
+        line=limit(threshold),
         steps=(0,),
         remedy=_RELU if has_sigmoids else _skips(facts),
         falsified_by="With ReLU instead of the sigmoids the learning curve is the same." if has_sigmoids else "",
@@ -453,6 +456,8 @@ def _smoothing(
         evidence,
         threshold=f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {threshold_text(threshold)}.",
         layers=layers,
+        column="layers.effective_rank" if threshold not in ("alike", "left") else "",
+        line=limit(threshold) if threshold in ("alike", "rank-low", "rank-one", "rank-few") else None,
         steps=(0,),
         remedy=fix or _skips(facts),
     )

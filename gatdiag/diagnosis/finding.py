@@ -54,6 +54,8 @@ class Finding:
         parameters: The parameters concerned.
         steps: The first and the last step that the evidence comes from.
         figure: The name of the figure that shows it, or "".
+        column: The recorded quantity, as "table.column", whose values by layer show it; "" if none does.
+        line: The threshold as a value of that quantity; None if another one is compared with it.
         remedy: Code to paste, with this model's names and numbers.
         actions: The changes of `remedy` that `gatdiag.treat` can make by itself, in order; empty if only the user's
             code can be changed (a loss, a mask, a call that clips gradients).
@@ -71,6 +73,8 @@ class Finding:
     parameters: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     figure: str = ""
+    column: str = ""
+    line: float | None = None
     remedy: str = ""
     actions: tuple[Action, ...] = ()
     falsified_by: str = ""

@@ -119,6 +119,7 @@ def check_unchanged_weights(facts: Facts) -> Finding | str | None:
         f"{len(stuck)} of {len(shares)} layers half or more have not: {join_names(map(short, stuck))}.",
         Evidence(f"share of unchanged weights, in layer {short(worst)}", shares[worst]),
         threshold=f"Flagged from {threshold_text('unchanged')}.",
+        line=limit("unchanged"),
         layers=stuck,
     )
 
@@ -144,4 +145,5 @@ def check_small_steps(facts: Facts) -> Finding | None:
         f"A step changes the weights by {number(ratio)} of their norm.",
         Evidence("norm of a step over norm of the weights, median", ratio),
         threshold="Flagged below 0.0001; about 0.001 is usual.",
+        line=1e-4,
     )

@@ -85,6 +85,7 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], unit
         "behind a ReLU stays dead.",
         Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),
         threshold=f"Flagged from {threshold_text('dead')}.",
+        line=limit("dead"),
         layers=dead,
         steps=(since,),
     )
@@ -239,6 +240,7 @@ def check_attention(facts: Facts) -> Finding | str | None:
         "attention cannot learn.",
         Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),
         threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
+        line=None if peaks else limit("entropy"),
         layers=saturated,
         steps=(0 if is_first else facts.step_count - 1,),
         remedy=_SCALE if is_by_hand else Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),

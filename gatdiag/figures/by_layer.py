@@ -1,23 +1,29 @@
 """One quantity by layer, at the start, at the steps that a finding is about, and at the end, beside the range of healthy trainings."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 
 from gatdiag.figures.axes import add_legend_below, draw_lines, layer_axis, layer_label_height, layer_names
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
-from gatdiag.quantities import HEALTHY, get_quantity
+from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity
 from gatdiag.run import Run
-from gatdiag.summary import describe_steps, series_of, typical_values
+from gatdiag.summary import compared_series, describe_steps, typical_values
 
 DEFAULT = "parameters.relative_gradient_norm"
 _RANGE = "nine in ten layers of healthy trainings"
 
 
 def data(
-    run: Run, column: str = DEFAULT, concerned: Sequence[str] = (), steps: Sequence[int] = ()
+    run: Run,
+    column: str = DEFAULT,
+    concerned: Sequence[str] = (),
+    steps: Sequence[int] = (),
+    line: float | None = None,
 ) -> pd.DataFrame:
     """A quantity of each layer at the first and the last recorded step, and its median over some or all.
 
@@ -26,14 +32,15 @@ def data(
         column: The quantity as "table.column"; of parameters, of each layer's feature weights.
         concerned: Layers that are marked.
         steps: The median is over the recorded steps from the first to the last of these; by default over all.
+        line: A threshold.
 
     Returns:
-        column, curve ("step 0", "step 90", "median over training"; the last one is what the figure is about), layer,
+        column, line, curve ("step 0", "step 90", "median over training"; the last one is what the figure is about), layer,
         value, is_concerned.
     """
-    series = series_of(run, column)
+    series = compared_series(run, column)
     if not len(series):
-        return tidy([], "column", "curve", "layer", "value", "is_concerned")
+        return tidy([], "column", "line", "curve", "layer", "value", "is_concerned")
     known = typical_values(series, steps)
     layers = [layer for layer in series["layer"].cat.categories if layer in known]
     main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
@@ -41,10 +48,10 @@ def data(
     about = describe_steps(steps)
     curves = {**{label: part for label, part in ends.items() if label != about}, about: main}
     parts = [
-        part.assign(column=column, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
+        part.assign(column=column, line=line, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
         for curve, part in curves.items()
     ]
-    return tidy(parts, "column", "curve", "layer", "value", "is_concerned")
+    return tidy(parts, "column", "line", "curve", "layer", "value", "is_concerned")
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -62,12 +69,9 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         curves.append((ordered, {**style, "label": plain_text(label), "marker": ".", "markersize": 4}))
     is_log = quantity.is_over_orders
     entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=is_log, include=() if is_log else (0.0, 1.0))]
-    if column in HEALTHY:
-        low, high = HEALTHY[column]
-        bottom, top = axes.get_ylim()
-        axes.set_ylim(min(bottom, low / 1.5 if low else bottom), max(top, high * 1.5))
-        entries.append(axes.axhspan(low, high, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE))
-    marked = curves[-1][0].query("is_concerned")
+    entries += _limits(axes, column, table["line"].iloc[0])
+    low, high = HEALTHY.get(column, (math.inf, -math.inf))
+    marked = curves[-1][0].query("is_concerned and not @low <= value <= @high")
     if 0 < len(marked) < len(names):
         (ring,) = axes.plot(
             marked["place"], marked["value"], "o", markersize=8, markerfacecolor="none", color=COLORS[1],
@@ -75,9 +79,23 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         )  # fmt: skip
         entries.append(ring)
     axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
-    axes.set_ylabel(axis_label(column))
+    axes.set_ylabel(compared_label(column) if column in COMPARED_WITH else axis_label(column))
     layer_axis(axes, names)
     add_legend_below(figure, entries)
+
+
+def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
+    """Draw the range of healthy trainings and the threshold."""
+    bottom, top = axes.get_ylim()
+    if column in HEALTHY:
+        low, high = HEALTHY[column]
+        bottom, top = min(bottom, low / 1.5 if low else bottom), max(top, 1.5 * (high if math.isfinite(high) else low))
+        band = low, min(high, top)
+        yield axes.axhspan(*band, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
+    if line is not None and not math.isnan(line):
+        bottom, top = min(bottom, line / 1.5), max(top, line * 1.5)
+        yield axes.axhline(line, color=COLORS[1], linestyle=(0, (6, 2)), linewidth=1.0, zorder=1, label="threshold")
+    axes.set_ylim(bottom, top)
 
 
 BY_LAYER = Figure(

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from gatdiag.names import one_line, short
-from gatdiag.quantities import HEALTHY, get_quantity
+from gatdiag.quantities import HEALTHY, compared_label, get_quantity
 from gatdiag.run import Run
-from gatdiag.summary import series_of
+from gatdiag.summary import compared_series
 from gatdiag.summary.thinning import evenly_spaced
 
-_COLUMNS: Final = (*HEALTHY, "layers.output_norm")
+_COLUMNS: Final = tuple(HEALTHY)
 _MOST: Final = 1_200  # values of one quantity: what a page can hold
 _MOST_LAYERS: Final = 80
 _MOST_QUANTITIES: Final = 5
@@ -28,15 +28,19 @@ def chart_data(run: Run, first: str) -> str:
         first: The quantity that is shown first, as "table.column".
 
     Returns:
-        A list with, for each quantity, its label, its healthy range or null, whether its scale is logarithmic, the
+        A list with, for each quantity, its label, its healthy range (without an upper end: null), whether its scale is logarithmic, the
         layers, the steps, and for each layer its values (null: not measured).
     """
     found: list[dict[str, Any]] = []
     for column in sorted(_COLUMNS, key=lambda each: each != first):
-        series = series_of(run, column).dropna(subset=["value"])
+        series = compared_series(run, column).dropna(subset=["value"])
         if len(series) and len(found) < _MOST_QUANTITIES:
-            described = get_quantity(column)
-            facts = {"label": described.label, "healthy": HEALTHY.get(column), "log": described.is_over_orders}
+            low, high = HEALTHY[column]
+            facts = {
+                "label": compared_label(column),
+                "healthy": [low, high if math.isfinite(high) else None],
+                "log": get_quantity(column).is_over_orders,
+            }
             found.append(facts | _by_layer(series))
     return json.dumps(found, separators=(",", ":"), allow_nan=False) if found else ""
 

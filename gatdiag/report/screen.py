@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from gatdiag.diagnosis import UNDETERMINED, Diagnosis
-from gatdiag.diagnosis.causes import CAUSES
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
-from gatdiag.quantities import HEALTHY, get_quantity
+from gatdiag.quantities import HEALTHY, compared_label, get_quantity
 from gatdiag.report.story import count_parameters, describe_change, format_metric
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, describe_steps, is_of_checkpoints, series_of, training_facts, typical_values
+from gatdiag.summary import TrainingFacts, compared_series, describe_steps, is_of_checkpoints, training_facts, typical_values
 
 Tone: TypeAlias = Literal["failing", "degraded", "healthy", "unknown"]
 Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
@@ -79,7 +78,7 @@ class Screen:
 def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone = tone_of(diagnosis)
-    strip = None if diagnosis is None else _strip(run, column_of(diagnosis) or USUAL, diagnosis.verdict.steps)
+    strip = None if diagnosis is None else _strip(run, diagnosis.verdict.column or USUAL, diagnosis.verdict.steps)
     return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
 
 
@@ -90,12 +89,6 @@ def tone_of(diagnosis: Diagnosis | None) -> Tone:
     if diagnosis.state == "failing" or diagnosis.verdict.severity == "error":
         return "failing"
     return "degraded" if diagnosis.verdict.severity == "warning" else "healthy"
-
-
-def column_of(diagnosis: Diagnosis) -> str:
-    """The quantity by layer, as "table.column", that the verdict is about; "" if it is about none."""
-    known = CAUSES.get(diagnosis.verdict.code)
-    return "" if known is None else known.column
 
 
 def _tiles(run: Run) -> Iterator[Tile]:
@@ -136,7 +129,7 @@ def _loss(facts: TrainingFacts) -> Tile:
 
 def _strip(run: Run, column: str, steps: Sequence[int]) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
-    described, series = get_quantity(column), series_of(run, column)
+    described, series = get_quantity(column), compared_series(run, column)
     if column not in HEALTHY or not len(series):
         return None
     low, high = HEALTHY[column]
@@ -145,7 +138,17 @@ def _strip(run: Run, column: str, steps: Sequence[int]) -> Strip | None:
     every = -(-len(layers) // _MOST_LAYERS)
     near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
     cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
-    return Strip(described.label, describe_steps(steps), f"{low:g} to {high:g}", cells)
+    return Strip(compared_label(column), describe_steps(steps), describe_range(low, high), cells)
+
+
+def describe_range(low: float, high: float) -> str:
+    """A range in words.
+
+    Example:
+        >>> describe_range(0.7, 30.0), describe_range(1.6, math.inf)
+        ('0.7 to 30', '1.6 and more')
+    """
+    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} and more"
 
 
 def _cell(layer: str, value: float | None, healthy: tuple[float, float], near: tuple[float, float]) -> StripCell:

@@ -9,7 +9,7 @@ from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
 from gatdiag.report.chart import chart_data
 from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.screen import USUAL, Screen, column_of, screen
+from gatdiag.report.screen import USUAL, Screen, screen
 from gatdiag.report.story import recorder_notes, run_warnings, story
 from gatdiag.report.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
@@ -72,7 +72,7 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
         screen=screen(run, diagnosis),
         evidence=evidence or blocks.pop(_CURVES, None),
         overview=overview,
-        chart="" if diagnosis is None or not in_full else chart_data(run, column_of(diagnosis) or USUAL),
+        chart="" if diagnosis is None or not in_full else chart_data(run, diagnosis.verdict.column or USUAL),
         story=story(run),
         remarks=remarks,
         notes=recorder_notes(run),
@@ -84,10 +84,10 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
 
 def _evidence(diagnosis: Diagnosis | None) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
-    column = column_of(diagnosis) if diagnosis is not None else ""
-    if diagnosis is None or not column:
+    if diagnosis is None or not diagnosis.verdict.column:
         return _CURVES, {}
-    return _BY_LAYER, {"column": column, "concerned": diagnosis.verdict.layers, "steps": diagnosis.verdict.steps}
+    found = diagnosis.verdict
+    return _BY_LAYER, {"column": found.column, "concerned": found.layers, "steps": found.steps, "line": found.line}
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:

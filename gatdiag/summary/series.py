@@ -12,13 +12,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
-from gatdiag.quantities import TableName, quantity
+from gatdiag.quantities import COMPARED_WITH, TableName, quantity
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
 from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
-    "check_layers", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series",
+    "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series",
     "neuron_series", "role_series", "select_layers", "series_of", "typical_values", "weight_scale", "with_null_layer",
 ]  # fmt: skip
 
@@ -145,6 +145,17 @@ def series_of(run: Run, column: str) -> pd.DataFrame:
     if table == "parameters":
         return role_series(run, name, FEATURE)
     return neuron_series(run, name) if table == "neurons" else layer_series(run, name)
+
+
+def compared_series(run: Run, column: str) -> pd.DataFrame:
+    """`series_of` a quantity, divided at each step by that of the first or last layer if it is compared with it."""
+    series = series_of(run, column)
+    if (other := COMPARED_WITH.get(column)) is None or not len(series):
+        return series
+    place = series["layer"].cat.codes
+    reference = series[place == (place.min() if other == "first" else place.max())].set_index("step")["value"]
+    divisor = series["step"].map(reference)
+    return series.assign(value=(series["value"] / divisor).where(divisor > 0))
 
 
 def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str, float]:

@@ -41,9 +41,8 @@
       const axis = { stroke: ink, grid: { stroke: "#8884", width: 1 } };
       const ticks = (_, found) => found.map((one) => (one === null ? "" : String(Number(one.toPrecision(3)))));
       const band = (u) => {
-        if (!healthy) return;
         const floor = u.scales.y.min;
-        const [top, bottom] = [healthy[1], Math.max(healthy[0], floor)].map((one) => u.valToPos(one, "y", true));
+        const [top, bottom] = [healthy[1] ?? u.scales.y.max, Math.max(healthy[0], floor)].map((one) => u.valToPos(one, "y", true));
         const box = u.bbox;
         const [from, to] = [Math.max(top, box.top), Math.min(bottom, box.top + box.height)];
         u.ctx.fillStyle = "#4f9d7433";
@@ -73,8 +72,8 @@
       current = quantities[quantity.value];
       options(layer, ["all", ...current.layers]);
       log.checked = current.log;
-      const range = current.healthy ? `Green: ${current.healthy.join(" to ")}, as in healthy trainings. ` : "";
-      told.textContent = `${range}From violet, the first layer, to yellow, the last.`;
+      const [low, high] = current.healthy;
+      told.textContent = `Green: ${high === null ? `${low} and more` : `${low} to ${high}`}, as in healthy trainings. From violet, the first layer, to yellow, the last.`;
       draw();
     };
     quantity.addEventListener("change", choose);

@@ -14,7 +14,7 @@ from tests.bank.bank import ALARMS, LAW_CAUSES, diagnosis_columns, should_count,
 from tests.bank.cases import CAUSES, Case
 from tests.bank.recipe import Recipe
 from tests.bank.tables import REPAIRED, Table, count_codes, group_by_cause, split_halves
-from tests.bank.training import Training
+from tests.bank.training import Training, in_precision
 
 PREDICTABLE: Final = tuple(cause for cause in CAUSES if cause in BEFORE_TRAINING and cause not in LAW_CAUSES)
 """Causes that are present before the first step."""
@@ -29,8 +29,8 @@ def preflight_recipe(recipe: Recipe) -> Diagnosis:
         batch = training.task.sample(recipe.batch, torch.Generator().manual_seed(recipe.seed))
         return preflight(
             model,
-            *batch.args,
-            loss=lambda out: training.loss(out[batch.rows], batch.y, model),
+            *in_precision(model, batch.args),
+            loss=lambda out: training.loss(out[batch.rows].float(), batch.y, model),
             optimizer=training.make_optimizer(model),
             laws=True,  # nothing may depend on the clock
         )

@@ -174,7 +174,7 @@ def _predict(model: RecipeModel, task: Task, *, is_training: bool) -> tuple[Tens
     examples = task.split(is_training)
     output, model.output = model.output, lambda out: out
     try:
-        out = evaluate(model, _in_precision(model, examples.args))[examples.rows].float()
+        out = evaluate(model, in_precision(model, examples.args))[examples.rows].float()
         return out - task.shift, examples.y
     finally:
         model.output = output
@@ -214,14 +214,15 @@ PRECISIONS: Final[Mapping[str, torch.dtype]] = {
 }  # fmt: skip
 
 
-def _in_precision(model: RecipeModel, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def in_precision(model: RecipeModel, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The inputs in the precision of the parameters."""
     dtype = next(model.parameters()).dtype
     return tuple(x.to(dtype) if x.is_floating_point() else x for x in args)
 
 
 def _call(model: RecipeModel, args: tuple[Tensor, ...]) -> Tensor:
-    """The output in single precision; inputs get the precision of the parameters."""
-    out: Tensor = model(*_in_precision(model, args))
+    """The output in single precision."""
+    out: Tensor = model(*in_precision(model, args))
     return out.float()
 
 

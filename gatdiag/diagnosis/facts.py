@@ -484,7 +484,9 @@ class Facts:
             remedy or row.remedy or Remedy(), is_generated=self.is_generated, is_reparametrized=self.is_reparametrized
         )
         known = tuple(one for one in evidence if not math.isnan(one.value))
-        more = {name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "column", "falsified_by")}
+        more = {
+            name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "column", "falsified_by")
+        }
         severity = severity or self._severity_of(row)
         return Finding(code, severity, text=text, evidence=known, remedy=fix.code, actions=fix.actions, **more, **given)
 

@@ -1,4 +1,4 @@
-"""One quantity by layer, at the start, at the steps that a finding is about, and at the end, beside the range of healthy trainings."""
+"""One quantity by layer, at the start, at the end and at the steps of a finding, beside the range of healthy runs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,8 +35,8 @@ def data(
         line: A threshold.
 
     Returns:
-        column, line, curve ("step 0", "step 90", "median over training"; the last one is what the figure is about), layer,
-        value, is_concerned.
+        column, line, curve ("at step 0", "at step 90", "median over training"; the last one is what the figure is
+        about), layer, value, is_concerned.
     """
     series = compared_series(run, column)
     if not len(series):
@@ -44,14 +44,18 @@ def data(
     known = typical_values(series, steps)
     layers = [layer for layer in series["layer"].cat.categories if layer in known]
     main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
-    ends = {f"at step {step:,}": series[series["step"] == step] for step in (series["step"].min(), series["step"].max())}
+    curves = {describe_steps((step,)): series[series["step"] == step] for step in _ends(series["step"])}
     about = describe_steps(steps)
-    curves = {**{label: part for label, part in ends.items() if label != about}, about: main}
+    curves = {label: part for label, part in curves.items() if label != about} | {about: main}
     parts = [
         part.assign(column=column, line=line, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
         for curve, part in curves.items()
     ]
     return tidy(parts, "column", "line", "curve", "layer", "value", "is_concerned")
+
+
+def _ends(steps: pd.Series) -> tuple[int, int]:
+    return int(steps.min()), int(steps.max())
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -71,7 +75,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=is_log, include=() if is_log else (0.0, 1.0))]
     entries += _limits(axes, column, table["line"].iloc[0])
     low, high = HEALTHY.get(column, (math.inf, -math.inf))
-    marked = curves[-1][0].query("is_concerned and not @low <= value <= @high")
+    last = curves[-1][0]
+    marked = last[last["is_concerned"] & ~last["value"].between(low, high)]
     if 0 < len(marked) < len(names):
         (ring,) = axes.plot(
             marked["place"], marked["value"], "o", markersize=8, markerfacecolor="none", color=COLORS[1],
@@ -79,7 +84,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         )  # fmt: skip
         entries.append(ring)
     axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
-    axes.set_ylabel(compared_label(column) if column in COMPARED_WITH else axis_label(column))
+    axes.set_ylabel(compared_label(column).replace(", ", ",\n") if column in COMPARED_WITH else axis_label(column))
     layer_axis(axes, names)
     add_legend_below(figure, entries)
 

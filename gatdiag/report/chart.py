@@ -28,8 +28,8 @@ def chart_data(run: Run, first: str) -> str:
         first: The quantity that is shown first, as "table.column".
 
     Returns:
-        A list with, for each quantity, its label, its healthy range (without an upper end: null), whether its scale is logarithmic, the
-        layers, the steps, and for each layer its values (null: not measured).
+        A list with, for each quantity, its label, its healthy range (null: no upper end), whether its scale is
+        logarithmic, the layers, the steps, and for each layer its values (null: not measured).
     """
     found: list[dict[str, Any]] = []
     for column in sorted(_COLUMNS, key=lambda each: each != first):

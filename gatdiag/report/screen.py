@@ -1,7 +1,7 @@
 """The first screen of a run: the verdict in a word, facts of the training, how far each layer is from healthy."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -11,7 +11,14 @@ from gatdiag.names import join_names, one_line, short
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity
 from gatdiag.report.story import count_parameters, describe_change, format_metric
 from gatdiag.run import Run
-from gatdiag.summary import TrainingFacts, compared_series, describe_steps, is_of_checkpoints, training_facts, typical_values
+from gatdiag.summary import (
+    TrainingFacts,
+    compared_series,
+    describe_steps,
+    is_of_checkpoints,
+    training_facts,
+    typical_values,
+)
 
 Tone: TypeAlias = Literal["failing", "degraded", "healthy", "unknown"]
 Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
@@ -78,7 +85,7 @@ class Screen:
 def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone = tone_of(diagnosis)
-    strip = None if diagnosis is None else _strip(run, diagnosis.verdict.column or USUAL, diagnosis.verdict.steps)
+    strip = None if diagnosis is None else _strip(run, diagnosis)
     return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
 
 
@@ -127,12 +134,15 @@ def _loss(facts: TrainingFacts) -> Tile:
     return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change)
 
 
-def _strip(run: Run, column: str, steps: Sequence[int]) -> Strip | None:
+def _strip(run: Run, diagnosis: Diagnosis) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
+    column, steps = diagnosis.verdict.column or USUAL, diagnosis.verdict.steps
     described, series = get_quantity(column), compared_series(run, column)
     if column not in HEALTHY or not len(series):
         return None
     low, high = HEALTHY[column]
+    if not diagnosis.verdict.column and diagnosis.state == "trained":
+        low = 0.0  # gradients are small for a good reason once the training has converged
     values, there = typical_values(series, steps), {*series["layer"]}
     layers = [str(layer) for layer in series["layer"].cat.categories if layer in there]
     every = -(-len(layers) // _MOST_LAYERS)

@@ -18,8 +18,9 @@ from gatdiag.run import Run
 from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
-    "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values", "layer_series",
-    "neuron_series", "role_series", "select_layers", "series_of", "typical_values", "weight_scale", "with_null_layer",
+    "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values",
+    "layer_series", "neuron_series", "role_series", "select_layers", "series_of", "typical_values", "weight_scale",
+    "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]

@@ -3,10 +3,11 @@ import pytest
 
 import gatdiag
 from gatdiag.quantities import HEALTHY
-from gatdiag.report.screen import column_of, screen, tone_of
+from gatdiag.report.screen import screen, tone_of
 from tests.report.builder import NO_LAYERS, build
 
 LOSS = {"loss": np.geomspace(2.0, 0.02, 40)}
+STUCK = {"loss": 2.0 + 0.001 * np.sin(np.arange(40))}
 
 
 def shown(run):
@@ -53,21 +54,31 @@ def test_the_facts_of_the_training_are_there_once(tmp_path):
 def test_layers_are_told_by_their_distance_from_healthy_ones(tmp_path):
     low, high = HEALTHY["parameters.relative_gradient_norm"]
     values = [[low * 2, low / 5, low / 1e3, high * 100, np.nan]] * 40
-    strip = shown(build(tmp_path / "run", logged=LOSS, weights={"relative_gradient_norm": values})).strip
+    strip = shown(build(tmp_path / "run", logged=STUCK, weights={"relative_gradient_norm": values})).strip
     assert [cell.distance for cell in strip.cells] == ["inside", "near", "far", "far", "unmeasured"]
     assert [cell.layer for cell in strip.cells] == [f"convs.{place}" for place in range(5)]
     assert strip.summary == "3 of 5 layers outside of it"
 
 
-def test_the_strip_shows_what_the_verdict_is_about(tmp_path):
+def test_the_strip_shows_what_the_verdict_is_about_when_it_was_seen(tmp_path):
     logged = {"loss": np.full(60, 2.0) + 0.001 * np.sin(np.arange(60))}
-    ratios = np.geomspace(1e-12, 1e-1, 4) * np.ones((60, 1))
+    ratios = np.concatenate([np.geomspace(1e-12, 1e-1, 4)[None], np.ones((59, 4))])
     layers = {"output_gradient_norm": ratios}
     run = build(tmp_path / "run", logged=logged, layers=layers, weights={"relative_gradient_norm": ratios})
     diagnosis = gatdiag.diagnose(run)
     assert diagnosis.verdict.code == "depth-vanishing-gradient"
-    assert column_of(diagnosis) == "parameters.relative_gradient_norm"
-    assert [cell.distance for cell in screen(run, diagnosis).strip.cells] == ["far", "far", "near", "inside"]
+    strip = screen(run, diagnosis).strip
+    assert strip.label == "norm of the gradient, over the last layer's"
+    assert strip.when == "at step 0"
+    assert [cell.distance for cell in strip.cells] == ["far", "far", "far", "inside"]
+    assert strip.cells[0].value == "1.00\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10⁻¹¹"
+
+
+@pytest.mark.parametrize(("last", "summary"), [(0.002, "all layers in it"), (1.99, "2 of 2 layers outside of it")])
+def test_gradients_may_be_small_in_a_training_that_trained(tmp_path, last, summary):
+    logged = {"loss": np.geomspace(2.0, last, 60)}
+    run = build(tmp_path / "run", logged=logged, weights={"relative_gradient_norm": np.full((60, 2), 1e-9)})
+    assert shown(run).strip.summary == summary
 
 
 def test_a_strip_of_many_layers_stays_narrow(tmp_path):

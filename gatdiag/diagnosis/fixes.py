@@ -97,7 +97,7 @@ class Remedy:
         """What the user pastes."""
         *_, last = [None, *(fix for fix in self.actions if _creates_optimizer(fix))]
         shown = [fix for fix in self.fixes if fix is last or isinstance(fix, Manual) or not _creates_optimizer(fix)]
-        return "\n".join(_merge_optimizers(self.actions) if fix is last else fix.code for fix in shown)
+        return _join_loops([_merge_optimizers(self.actions) if fix is last else fix.code for fix in shown])
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -224,6 +224,16 @@ def _adam(lr: float, weight_decay: float = 0.0) -> str:
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _join_loops(codes: Sequence[str]) -> str:
+    """Pieces of code below each other; loops with the same head become one."""
+    lines, head = list[str](), ""
+    for code in codes:
+        first, *body = code.splitlines() or [""]
+        lines += body if first == head else [first, *body]
+        head = first if first.startswith("for ") else ""
+    return "\n".join(lines)
 
 
 def _initialize(scheme: str, inputs: Sequence[str] = ()) -> str:

@@ -38,8 +38,12 @@ _NOT_SCORES = {  # panel -> column
 }
 
 
-def training_curves_data(run: Run) -> pd.DataFrame:
+def training_curves_data(run: Run, *, gradients: bool = True) -> pd.DataFrame:
     """Every logged loss and score, and the gradient norm, each thinned so that spikes stay visible.
+
+    Args:
+        run: The run.
+        gradients: Whether to add the gradient norm.
 
     Returns:
         panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
@@ -50,7 +54,7 @@ def training_curves_data(run: Run) -> pd.DataFrame:
     names = {
         loss: sorted(losses, key=lambda name: name != loss_name(run)),
         **dict(islice(scores(run).items(), _MAX_KINDS)),
-        gradient: _gradients(run),
+        gradient: _gradients(run) if gradients else [],
     }
     parts = [
         thin(logged_series(run, name)).assign(panel=panel, name=name)
@@ -69,10 +73,9 @@ def _gradients(run: Run) -> list[str]:
 
 
 def _panels(table: pd.DataFrame) -> dict[str, str]:
-    """Panel -> the column to record if the panel is empty."""
-    loss, gradient = _NOT_SCORES
-    kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind not in _NOT_SCORES] or ["accuracy"]
-    return {loss: _NOT_SCORES[loss], **dict.fromkeys(kinds, "steps.val_accuracy"), gradient: _NOT_SCORES[gradient]}
+    """Panel -> the column to record if the panel is empty: the loss, and whatever else there is."""
+    kinds = [kind for kind in dict.fromkeys(table["panel"]) if kind != "loss"]
+    return {"loss": _NOT_SCORES["loss"], **{kind: _NOT_SCORES.get(kind, "steps.val_accuracy") for kind in kinds}}
 
 
 def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:

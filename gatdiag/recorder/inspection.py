@@ -362,7 +362,7 @@ class Inspection:
         own = {id(parameter) for parameter in self._model.parameters()}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         if is_broken:
-            self._broken = {"step": self._step, **found}
+            self._broken = {"step": self._step, "is_infinite": any(bool(loss.isinf()) for loss in losses), **found}
         if not self._loss_graph or len(found["operations"]) > len(self._loss_graph["operations"]):
             self._loss_graph = found
         if self._is_flat and not self._slope_end:

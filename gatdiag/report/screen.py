@@ -68,6 +68,8 @@ class Strip:
     @property
     def summary(self) -> str:
         """How many layers are where."""
+        if all(cell.distance == "unmeasured" for cell in self.cells):
+            return "no layer has a finite value"
         far = sum(cell.distance in ("near", "far") for cell in self.cells)
         return f"{far} of {len(self.cells)} layers outside of it" if far else "all layers in it"
 
@@ -163,6 +165,6 @@ def describe_range(low: float, high: float) -> str:
 
 def _cell(layer: str, value: float | None, healthy: tuple[float, float], near: tuple[float, float]) -> StripCell:
     if value is None:
-        return StripCell(layer, "unmeasured", "not recorded")
+        return StripCell(layer, "unmeasured", "not finite")
     is_inside, is_near = (low <= value <= high for low, high in (healthy, near))
     return StripCell(layer, "inside" if is_inside else "near" if is_near else "far", number(value))

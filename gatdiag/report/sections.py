@@ -85,7 +85,7 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
 def _evidence(diagnosis: Diagnosis | None) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
     if diagnosis is None or not diagnosis.verdict.column:
-        return _CURVES, {}
+        return _CURVES, {"gradients": False}
     found = diagnosis.verdict
     return _BY_LAYER, {"column": found.column, "concerned": found.layers, "steps": found.steps, "line": found.line}
 

@@ -90,7 +90,7 @@ _SIGNALS: Final = {
     "broken_loss?": {
         **_LOSS,
         **dict.fromkeys(("step?", "entries?", "bad_entries?", "live_entries?"), int),
-        "is_output_finite?": bool,
+        **dict.fromkeys(("is_output_finite?", "is_infinite?"), bool),
     },
     "slope_end?": {"operation?": str, "length?": int},
     "loop?": {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gatdiag
-from gatdiag.diagnosis import fixes
+from gatdiag.diagnosis import Action, fixes
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.remedy import change_learning_rate, optimizer_line
 from gatdiag.recorder.meta import describe_optimizer
@@ -114,3 +114,18 @@ def test_an_optimizer_that_one_line_cannot_make_is_changed_where_it_is(tmp_path)
         (fix,) = change_learning_rate(facts, 0.01).fixes
         assert fix.code.splitlines()[0] == "for group in optimizer.param_groups:"
         assert fix.code.splitlines()[1].startswith('    group["lr"] *= 0.1')
+
+
+def test_modules_for_the_same_layers_are_inserted_in_one_loop():
+    settings = {"layers": ("convs.1", "convs.2"), "width": 8}
+    remedy = fixes.Remedy(
+        *(Action("insert_after", {**settings, "module": one}) for one in ("LayerNorm", "ReLU")),
+        Action("insert_after", {"layers": ("out",), "module": "ReLU"}),
+    )
+    assert remedy.code == (
+        "for i in range(1, 3):  # before the optimizer is created\n"
+        '    gatdiag.remedies.insert_after_(model, f"convs.{i}", torch.nn.LayerNorm(8))\n'
+        '    gatdiag.remedies.insert_after_(model, f"convs.{i}", torch.nn.ReLU())\n'
+        "for name in ['out']:  # before the optimizer is created\n"
+        "    gatdiag.remedies.insert_after_(model, name, torch.nn.ReLU())"
+    )

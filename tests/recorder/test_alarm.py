@@ -100,6 +100,24 @@ def test_a_training_that_is_well_hears_nothing(tmp_path, recwarn):
     assert not [one for one in recwarn if issubclass(one.category, TrainingWarning)]
 
 
+def test_an_infinite_loss_is_not_told_as_the_mean_of_nothing(tmp_path, recwarn):
+    warnings.simplefilter("always")
+    torch.manual_seed(0)
+    x = torch.randn(200, 20)
+    y = (x[:, :3].sum(1) > 0).long()
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=500.0)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss.item())
+    (said,) = (str(one.message) for one in recwarn if issubclass(one.category, TrainingWarning))
+    assert said.endswith("[lr-too-large]")
+
+
 def test_it_can_be_turned_off(tmp_path, recwarn):
     warnings.simplefilter("always")
     train(tmp_path / "run", model=Cut, warn=False)

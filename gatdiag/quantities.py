@@ -31,20 +31,20 @@ SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as
 THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 HEALTHY: Final[Mapping[str, tuple[float, float]]] = {
-    "parameters.relative_gradient_norm": (5e-5, 0.1),
-    "parameters.update_ratio": (1e-4, 0.01),
+    "parameters.relative_gradient_norm": (1e-5, 0.1),
+    "parameters.update_ratio": (5e-5, 0.02),
     "parameters.unchanged_fraction": (0.0, 0.05),
     "layers.relative_mu": (0.05, 1.0),
     "layers.relative_gradient_mu": (0.9, 1.0),
     "layers.gradient_dead_fraction": (0.0, 0.6),
     "layers.relative_attention_entropy": (0.4, 1.0),
-    "layers.output_norm": (0.7, 30.0),
+    "layers.output_norm": (0.3, 20.0),
     "layers.output_gradient_norm": (0.02, 3.0),
     "layers.effective_rank": (1.6, math.inf),
 }
 """The range of nine tenths of the layers of trainings in which nothing is wrong, for quantities that do not depend much
 on the model: 5th to 95th percentile, rounded outwards, of the medians over the recorded steps, in the controls and
-repaired twins of tests/bank. Ranks have no upper end, which depends on the width."""
+repaired twins of tests/bank (`python -m tests.bank ranges`). Ranks have no upper end, which depends on the width."""
 
 COMPARED_WITH: Final[Mapping[str, Literal["first", "last"]]] = {
     "layers.output_norm": "first",

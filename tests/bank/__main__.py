@@ -14,6 +14,7 @@ at 100. Equal recipes give equal runs, whatever the number of processes.
 - `pairs`: two faults at once
 - `preflight`: what `gatdiag.preflight` predicts before the training
 - `treatment`: whether the remedies that the diagnosis names cure the faults
+- `ranges`: what quantities are in healthy trainings, layer by layer
 - `public`: trainings that somebody reported as not working, rebuilt small
 - `tables`: results as CSV and Markdown
 - `expected.csv`, `test_verdicts`: the verdicts of some cases, which the test suite trains
@@ -37,6 +38,7 @@ from tests.bank.pairs import PAIRS, evaluate_pair, pair_tables
 from tests.bank.preflight import preflight_case, preflight_tables
 from tests.bank.public import REPORTS
 from tests.bank.public.scoring import evaluate_report, report_tables
+from tests.bank.ranges import measure_case, range_tables
 from tests.bank.tables import verdict_tables
 from tests.bank.treatment import treat_case, treatment_tables
 
@@ -47,6 +49,7 @@ PARTS = {
     "pairs": (evaluate_pair, pair_tables),
     "preflight": (preflight_case, preflight_tables),
     "treat": (treat_case, treatment_tables),
+    "ranges": (measure_case, range_tables),
     "public": (evaluate_report, report_tables),
 }
 

@@ -5,6 +5,8 @@ import csv
 import pytest
 
 from gatdiag.diagnosis import HEALTHY
+from gatdiag.quantities import HEALTHY as HEALTHY_RANGES
+from gatdiag.quantities import compared_label
 from tests.bank import __main__ as program
 from tests.bank.cases import Case
 from tests.bank.recipe import Recipe
@@ -80,6 +82,15 @@ def test_faults_are_treated_and_compared_with_their_twins(folder):
     assert pasted == treated
     page = (folder / "treatment" / "calibration.md").read_text()
     assert "Cured: 1 of 1 (100%) by `treat` and 1 of 1 (100%) by the code that it prints, pasted; 0 more" in page
+
+
+def test_quantities_are_measured_in_healthy_trainings_alone(folder):
+    rows = {row["quantity"]: row for row in rows_of(folder / "diagnosis" / "ranges.csv")}
+    assert [*rows] == [compared_label(column) for column in HEALTHY_RANGES]
+    layers = {int(row["layers"]) for row in rows.values()}
+    assert layers <= {0, 4 * 2, 4 * 3}, layers  # of controls and of twins that are better, in both halves
+    step = rows["update-to-weight ratio"]
+    assert 0 < float(step["5%"]) < float(step["95%"]) < 1
 
 
 def test_pairs_are_chosen_by_either_cause():

@@ -228,10 +228,10 @@ def _quantiles(
     return tuple(
         Quantity(
             change_quantile(kind, level),
-            label=f"{kind} change{of}, {round(100 * level)} % quantile",
+            label=f"{kind} change{of}, {round(100 * level)}% quantile",
             unit=unit,
             equation=equation,
-            meaning=f"{round(100 * level)} % quantile of {change}",
+            meaning=f"{round(100 * level)}% quantile of {change}",
             high="weights have moved far",
             low="weights are still at their initial values",
             paper=_BALANCE,

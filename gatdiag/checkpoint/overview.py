@@ -25,7 +25,7 @@ def layer_table(inspection: Inspection) -> pd.DataFrame:
         - layer, kind
         - norm (Frobenius), spectral_norm (largest): of feature weights; NaN for weights computed from other parameters
         - c, c_drift: largest |c| and |c - c_0| of its neurons
-        - changed: share of feature weights of at least 1e-4 that changed by more than 5 %
+        - changed: share of feature weights of at least 1e-4 that changed by more than 5%
         - changed_attention: share of attention vector entries that changed by more than 0.05
         - unchanged, relative_gradient: of feature weights
         - relative_mu: of the output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from gatdiag.run import Run
 
 _MAX_NAMES: Final = 6  # layers in a note
-_MAX_ALIKE: Final = 3  # rows of one role and quantity, unless all are asked for
+_MAX_ALIKE: Final = 2  # rows of one role and quantity, unless all are asked for
 _CHANGED: Final = "changed_fraction_005"
 
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Run folder or checkpoint.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Run folder or checkpoint to compare it with.")],
-    most: Annotated[int, typer.Option(metavar="N", min=0, help="Number of differences to show; 0 shows all.")] = 30,
+    most: Annotated[int, typer.Option(metavar="N", min=0, help="Number of differences to show; 0 shows all.")] = 10,
 ) -> None:
     """Compare two runs or two checkpoints.
 
-    Prints outcomes, settings that differ, then layers, largest differences first. A difference is a share of its
-    largest possible value. For runs, medians over all steps are compared; for two checkpoints, changes are measured
+    Prints outcomes, settings that differ, then layers, largest differences first: shares by the difference, others by
+    the factor between them. For runs, medians over all steps are compared; for two checkpoints, changes are measured
     from the first.
     """
     from gatdiag.diagnosis import diagnose
@@ -83,7 +83,7 @@ def _with_changes(table: pd.DataFrame, saved: Sequence[Sequence[Checkpoint]], ot
         found = measure_changes(before.get(name), after[name], attention=roles[name] == ATTENTION, quick=True)
         share = found.get(_CHANGED, math.nan)
         if not math.isnan(share):
-            values = {"first": 0.0, "second": share, "difference": share}
+            values = {"first": 0.0, "second": share, "factor": math.nan, "difference": share}
             rows.append({"layer": name, "role": roles[name], "quantity": _CHANGED, **values})
     table = table[~table["quantity"].str.contains("changed_fraction")]
     table = pd.concat([pd.DataFrame(rows), table]) if rows else table
@@ -114,6 +114,17 @@ def _flat_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _describe(row: Mapping[Hashable, Any]) -> str:
+    """How B differs from A: by the factor or, of a share, by the difference."""
+    from gatdiag.diagnosis.wording import TIMES, number, plain
+
+    if row["factor"] > 0:
+        factor = row["factor"]
+        return plain(f"{TIMES} {number(factor)}" if factor > 1 else f"/ {number(1 / factor)}")
+    change = row["second"] - row["first"]
+    return plain(f"{'+' if change > 0 else ''}{number(change)}") if math.isfinite(change) else ""
+
+
 def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool) -> None:
     console = plain_console()
     varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _MAX_ALIKE]
@@ -121,7 +132,7 @@ def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool
     table = make_table(["layer", "quantity"], ["A", "B", "difference"])
     for row in shown.to_dict("records"):
         names = (printable(str(row["layer"])), ", ".join(filter(None, (row["quantity"], row["role"]))))
-        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", f"{row['difference']:.0%}")
+        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", _describe(row))
     if len(shown):
         console.print(table)
     else:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from gatdiag.cli.options import AsJson, FailOn, Level
 from gatdiag.cli.printing import plain_console, print_json
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
+_COLORS: Final = {"error": "red", "warning": "yellow", "note": "default", "healthy": "green", "undetermined": "blue"}
+_STYLES: Final = {"code": "cyan", "heading": "bold"}
 _FOUND: Final = 1  # exit status where a finding or the verdict is at or above --fail-on
 _UNDETERMINED: Final = 3  # exit status where too little was recorded to say whether a training went well
 
@@ -85,10 +89,23 @@ def to_run(opened: Run | list[Checkpoint], scratch: Path) -> Run:
 
 
 def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
-    """Print a diagnosis; ``reasons`` is where to find why checks were skipped."""
+    """Print a diagnosis, in short; ``reasons`` is where to find why checks were skipped."""
     console = plain_console()
-    for line in diagnosis.lines(reasons):
-        console.print(printable(line), soft_wrap=line.startswith("    "))  # what is to be pasted is not broken
+    for part, line in diagnosis.parts(reasons):
+        if part == "aside":
+            continue
+        text = Text(printable(line.lstrip()), _STYLES.get(part, ""))
+        if part in _COLORS:
+            text.stylize(f"bold {_COLORS[part]}", 0, _length_of_title(text.plain))
+        indented = Padding(text, (0, 0, 0, len(line) - len(line.lstrip())))
+        is_broken = console.is_terminal and part != "code"  # what is to be pasted is not
+        console.print(indented if is_broken else Text(" " * indented.left).append_text(text), soft_wrap=not is_broken)
+
+
+def _length_of_title(line: str) -> int:
+    """Of "error: Dead units: They stay dead." and of "No problem found. The network trains."."""
+    ends = [place for place in (line.find(": ", line.find(": ") + 1), line.find(". ")) if place > 0]
+    return min(ends, default=len(line))
 
 
 def exit_with_status(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:

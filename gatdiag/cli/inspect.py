@@ -45,7 +45,7 @@ _NAME: Final = 40  # characters of a layer's name
 _COLUMNS: Final[Sequence[tuple[str, str, str]]] = (
     ("‖W‖", "norm", ".3g"),
     ("largest\n|c|", "c", ".2g"),
-    ("changed\n> 5 %", "changed", ".0%"),
+    ("changed\n> 5%", "changed", ".0%"),
     ("relative\ngradient", "relative_gradient", ".1e"),
     ("relative\nmu", "relative_mu", ".1e"),
     ("drift\nof c", "c_drift", ".2g"),

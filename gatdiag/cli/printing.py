@@ -2,25 +2,31 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+_UNBROKEN: Final = 10_000  # columns: wider than any line
+
 
 def plain_console() -> Console:
-    """A console without markup: a layer may be called [red]."""
-    return Console(highlight=False, markup=False, emoji=False)
+    """A console without markup: a layer may be called [red]. What is piped is not wrapped."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBROKEN
+    return console
 
 
 def make_table(texts: Iterable[str], numbers: Iterable[str]) -> Table:
     """An empty table with columns of text, then right-aligned columns of numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in texts:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "layer")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

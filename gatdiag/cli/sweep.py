@@ -46,7 +46,7 @@ def sweep(
 ) -> None:
     """Train every combination of the settings in a file.
 
-    Prints means over seeds with 95 % confidence intervals, and writes them to table.csv. Each result is written once,
+    Prints means over seeds with 95% confidence intervals, and writes them to table.csv. Each result is written once,
     when its training ends; if interrupted, the same command resumes. A Dask or Ray cluster gives the same results; its
     workers need gatdiag, and the data sets at the same path.
     """

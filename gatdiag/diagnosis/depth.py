@@ -168,7 +168,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         ),
         "rank-low": Limit(2.5, "effective rank of the first hidden output; usually 10 or more"),
         "rank-one": Limit(
-            1.25, "effective rank: sigma_2 is 5 % of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
+            1.25, "effective rank: sigma_2 is 5% of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
         ),
         "rank-few": Limit(3, "effective rank, and an eighth of the first layer's, over at least eight layers"),
         "left": Limit(1e-2, "differences between nodes, output over input; usual 0.29 to 3.5, all linked 4e-9 to 2e-8"),

@@ -15,6 +15,9 @@ __all__ = [
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
+Part: TypeAlias = Literal["error", "warning", "note", "healthy", "undetermined", "heading", "code", "detail", "aside"]
+"""What a line of a diagnosis is: a finding, by its severity, or what belongs to the one above; an aside can wait."""
+
 HEALTHY: Final = "healthy"
 """Code of the verdict of a training that trained, and in which nothing was found."""
 UNEXPLAINED: Final = "unexplained"
@@ -95,13 +98,15 @@ class Finding:
         text = f"{self.severity}: {self.title}: {self.text} [{self.code}]"
         return plain(text if self.is_cause else f"{self.title}. {self.text}")
 
-    def details(self) -> Iterator[str]:
-        """Yield lines with the evidence, the code to paste and what would falsify the finding."""
-        if self.evidence:
-            evidence = (f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence)
-            yield plain(f"  evidence: {'; '.join(evidence)}. {self.threshold}")
+    def details(self) -> Iterator[tuple[Part, str]]:
+        """Yield lines with the code to paste, the evidence and what would falsify the finding."""
         if self.remedy:
-            yield "  to paste:"
-            yield from (f"    {line}" for line in self.remedy.splitlines())
+            yield "heading", "  to paste:"
+            yield from (("code", f"    {line}") for line in self.remedy.splitlines())
+        first, *more = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence] or [""]
+        if first:
+            yield "detail", plain(f"  evidence: {first}. {self.threshold}")
+        if more:
+            yield "aside", plain(f"  also measured: {'; '.join(more)}")
         if self.falsified_by:
-            yield f"  wrong if: {self.falsified_by}"
+            yield "aside", f"  wrong if: {self.falsified_by}"

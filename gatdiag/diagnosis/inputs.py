@@ -167,7 +167,7 @@ def check_edges(facts: Facts) -> Finding | str | None:
         return None
     return facts.finding(
         "input-without-edges",
-        f"Only {number(100 * share)} % of the nodes have an edge to another one. For the others the network is an MLP.",
+        f"Only {number(100 * share)}% of the nodes have an edge to another one. For the others the network is an MLP.",
         evidence,
         title="Few nodes have edges",
         threshold=f"Flagged below {threshold_text('edges')}.",
@@ -312,7 +312,7 @@ def check_complete(facts: Facts) -> Finding | str | None:
         return None
     return facts.finding(
         "input-complete-graph",
-        f"Edges join {number(100 * full[0]['pairs'])} % of all pairs of nodes, so that each node gets the same mean "
+        f"Edges join {number(100 * full[0]['pairs'])}% of all pairs of nodes, so that each node gets the same mean "
         f"over all nodes: the rows of the output of {short(same[0])} are the same, and the nodes cannot be told apart.",
         Evidence("share of the pairs of nodes that are joined", full[0]["pairs"]),
         Evidence(f"relative mu of the output of {short(same[0])}", alike[same[0]]),

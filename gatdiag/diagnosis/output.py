@@ -26,7 +26,7 @@ _BOUNDS = {
 }
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
-    "loss, within 1 %."
+    "loss, within 1%."
 )
 
 

@@ -26,7 +26,7 @@ _TINY_BATCH = Remedy(
     needs_training=True,
     is_symptom=True,
     limits={
-        "fall": Limit(0.05, "share of the first loss; healthy runs lost at least 17 %, half of them 99 %"),
+        "fall": Limit(0.05, "share of the first loss; healthy runs lost at least 17%, half of them 99%"),
         "steps": Limit(20, "steps before the loss is judged"),
     },
     borrowed=("jump",),
@@ -136,7 +136,7 @@ def check_unchanged_weights(facts: Facts) -> Finding | str | None:
     is_symptom=True,
 )
 def check_small_steps(facts: Facts) -> Finding | None:
-    """A step changes the weights by less than 0.01 % of their norm."""
+    """A step changes the weights by less than 0.01% of their norm."""
     ratio = median(facts.step_ratios)
     if facts.state == "trained" or not 0 < ratio < 1e-4:
         return None

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from gatdiag.diagnosis.causes import CAUSES, rank
-from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLAINED, Finding
+from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLAINED, Finding, Part
 from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
+from gatdiag.diagnosis.wording import plain
 
 _HEALTHY: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
@@ -91,19 +92,25 @@ class Diagnosis:
         Args:
             reasons: Where the reader finds the reasons for skipped checks.
         """
+        return (text for _, text in self.parts(reasons))
+
+    def parts(self, reasons: str = "diagnosis.skipped") -> Iterator[tuple[Part, str]]:
+        """Yield the lines of `lines`, each with what it is."""
         verdict = self.verdict
         is_symptom = bool(self.findings) and not verdict.is_cause and verdict.text == self.findings[0].text
         for finding in [verdict, *(one for one in self.findings[is_symptom:] if one is not verdict)]:
-            yield str(finding)
+            kinds: dict[str, Part] = {HEALTHY: "healthy", UNDETERMINED: "undetermined"}
+            yield kinds.get(finding.code, finding.severity), str(finding)
             if finding is verdict:
-                yield from self._unseen()
+                yield from (("detail", line) for line in self._unseen())
                 yield from finding.details()
             if finding.symptoms:
-                yield f"  would also look like: {', '.join(symptom.title.lower() for symptom in finding.symptoms)}"
+                alike = ", ".join(symptom.title.lower() for symptom in finding.symptoms)
+                yield "aside", f"  would also look like: {alike}"
         if any(finding.figure in _OF_LAWS for finding in self.findings):
-            yield from self.remarks
-        if self.skipped:
-            yield f"Not checked: {', '.join(self.skipped)} ({reasons} says why)"
+            yield from (("aside", plain(remark)) for remark in self.remarks)
+        if count := len(self.skipped):
+            yield "detail", f"{count} check{'s were' if count > 1 else ' was'} not made: {reasons} says why"
 
     def _unseen(self) -> Iterator[str]:
         """Yield a line for each cause that could be the verdict if all laws were known, or the steps."""

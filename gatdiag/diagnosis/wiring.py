@@ -230,7 +230,7 @@ def check_cleared(facts: Facts) -> Finding | str | None:
         "Gradients are never cleared, so each backward pass adds to those of all steps before: the optimizer follows "
         "their sum, which lags behind and oscillates.",
         Evidence("norm of the leftover gradient over that of the last step, median", float(np.median(stale))),
-        threshold=f"Flagged above {threshold_text('stale')} in 90 % of the steps.",
+        threshold=f"Flagged above {threshold_text('stale')} in 90% of the steps.",
     )
 
 

@@ -35,16 +35,16 @@ def plain(text: str) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Format a fraction as a percentage; only exact 0 and 1 become 0 % and 100 %.
+    """Format a fraction as a percentage; only exact 0 and 1 become 0% and 100%.
 
     Example:
         >>> percent(0.253), percent(1.0), percent(0.99999), percent(0.00001), percent(0)
-        ('25.3 %', '100 %', '> 99.9 %', '< 0.1 %', '0 %')
+        ('25.3%', '100%', '> 99.9%', '< 0.1%', '0%')
     """
     if fraction is None or not math.isfinite(fraction):
         return number(fraction)
     if 0 < abs(fraction) < 0.001:
-        return "< 0.1 %" if fraction > 0 else f"> {MINUS}0.1 %"
+        return "< 0.1%" if fraction > 0 else f"> {MINUS}0.1%"
     if 0.999 < fraction < 1:
-        return "> 99.9 %"
-    return f"{100 * fraction:.{3 if abs(fraction) >= 0.1 else 2}g} %".replace("-", MINUS)
+        return "> 99.9%"
+    return f"{100 * fraction:.{3 if abs(fraction) >= 0.1 else 2}g}%".replace("-", MINUS)

@@ -161,7 +161,7 @@ def _read_result(file: Path, cell: Experiment) -> dict[str, Any]:
 def summarize(cells: Sequence[Experiment], folder: str | os.PathLike[str]) -> pd.DataFrame:
     """Means over seeds: one row per combination of the settings that differ between the cells.
 
-    ``test_accuracy`` is that of the best epoch by validation accuracy, ``ci95`` half the width of the 95 % confidence
+    ``test_accuracy`` is that of the best epoch by validation accuracy, ``ci95`` half the width of the 95% confidence
     interval of its mean by Student's t (NaN for one seed), ``last_test_accuracy`` that of the last epoch,
     ``epochs_trained`` the number of epochs, at most the setting ``epochs``; ``seeds`` is the number of trainings.
     """

@@ -22,7 +22,7 @@ _PANELS = {  # panel -> the columns of `gatdiag.summary.compare` it can show, pr
 }
 _LAST = {"accuracy": tuple(f"last_accuracy_{split}" for split in _SPLITS)}
 _LINES = (
-    "one line per {}: the mean of its runs with the 95 % confidence interval, or with both runs (dashes) if there are "
+    "one line per {}: the mean of its runs with the 95% confidence interval, or with both runs (dashes) if there are "
     "only two."
 )
 
@@ -45,7 +45,7 @@ def size_table(
 
     Returns:
         panel, column, score (shown in the panel "accuracy": accuracy, AUC, ...), variant, size, mean,
-        half_width (of the 95 % interval), lowest, highest, runs.
+        half_width (of the 95% interval), lowest, highest, runs.
     """
     names = table[by].astype(str)
     for other in split_by:

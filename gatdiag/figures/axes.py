@@ -216,7 +216,7 @@ def full_step_range(run: Run) -> Iterator[None]:
 
 
 def step_axis(axes: Axes, steps: ArrayLike, *, room: float | None = None, label: bool = True) -> None:
-    """Set up the x axis of steps, with some room (by default 1 % of the range) on both sides."""
+    """Set up the x axis of steps, with some room (by default 1% of the range) on both sides."""
     values = np.append(np.asarray(steps, np.float64), _STEP_RANGE.get())
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     if room is None:

@@ -65,7 +65,7 @@ def _end(steps: NDArray[np.int64], last: float) -> NDArray[np.int64]:
 
 
 def color_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
-    """Color limits that cover 98 % of the values; for signed values symmetric, and at least ±`least`."""
+    """Color limits that cover 98% of the values; for signed values symmetric, and at least ±`least`."""
     finite = values[np.isfinite(values)]
     if kind == "signed":
         bound = max(float(np.percentile(np.abs(finite), 99)) if len(finite) else 1.0, least)

@@ -32,7 +32,7 @@ _BARS = 24  # layers
 _CHANGED = ("changed_fraction_005", "changed_fraction_050")
 _TRAINED = (
     "The panel title names the trained weights: those of the best step if watch(best=...) kept them and it is not "
-    "in the first 5 % of the run, else the final ones."
+    "in the first 5% of the run, else the final ones."
 )
 
 
@@ -171,8 +171,8 @@ def _boxes(axes: Axes, part: pd.DataFrame, color: str) -> None:
 def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
     x, drawn = part["layer"].cat.codes, part[_QUANTILES]
     drawn = drawn.clip(lower=axes.get_ylim()[0]) if axes.get_yscale() == "log" else drawn
-    axes.fill_between(x, drawn["q5"], drawn["q95"], color=color, alpha=0.2, linewidth=0, label="5 to 95 %")
-    axes.fill_between(x, drawn["q25"], drawn["q75"], color=color, alpha=0.45, linewidth=0, label="25 to 75 %")
+    axes.fill_between(x, drawn["q5"], drawn["q95"], color=color, alpha=0.2, linewidth=0, label="5 to 95%")
+    axes.fill_between(x, drawn["q25"], drawn["q75"], color=color, alpha=0.45, linewidth=0, label="25 to 75%")
     axes.plot(x, drawn["q50"], color="black", linewidth=0.9, label="median")
 
 
@@ -180,7 +180,7 @@ CHANGE_BOXES = Figure(
     name="change_boxes",
     title="Distribution of weight changes, by layer",
     caption="For each layer, the change since initialization: relative to the trained weight for feature weights of "
-    "magnitude 1e-4 or more, absolute for attention vectors. Box: quartiles; bar: median; whiskers: 5 and 95 % "
+    "magnitude 1e-4 or more, absolute for attention vectors. Box: quartiles; bar: median; whiskers: 5 and 95% "
     "quantiles; dash: maximum; triangle on the axis: median exactly 0. " + _TRAINED,
     interpretation="Layers whose median is orders of magnitude below the others have not trained. A relative change "
     "of 2 is a weight that flipped its sign.",

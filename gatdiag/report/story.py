@@ -103,7 +103,7 @@ def describe_change(first: float, last: float) -> str:
 
     Example:
         >>> describe_change(2.0, 1.0), describe_change(2.0, 500.0), describe_change(1.0, 1.0)
-        ('by 50 %', 'by a factor of 250', '')
+        ('by 50%', 'by a factor of 250', '')
     """
     if first == last:
         return ""

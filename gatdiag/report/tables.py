@@ -17,7 +17,7 @@ from gatdiag.summary import has_zero_norm, last_values, role_series
 Cell: TypeAlias = str | float | None  # None: not measured
 
 _LONGEST = 80  # characters of a name
-_LABELS = {"changed_fraction_005": "changed > 5 %", "changed_fraction_050": "changed > 50 %"}
+_LABELS = {"changed_fraction_005": "changed > 5%", "changed_fraction_050": "changed > 50%"}
 # The columns shown, which fit a screen of 1280 pixels. A new column of the catalog is shown once it is listed here; the
 # table of layers is full, so that one of their outputs takes the place of another.
 _OUTPUTS = ("output_norm", "mu", "relative_mu", "dead_fraction", "non_finite")

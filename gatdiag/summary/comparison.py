@@ -170,7 +170,7 @@ def default_variant(name: str) -> str:
 
 
 def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
-    """The mean of a column in each group, with the half-width of its 95 % confidence interval (Student's t).
+    """The mean of a column in each group, with the half-width of its 95% confidence interval (Student's t).
 
     Returns:
         The columns of `by`, then mean, half_width (NaN for fewer than three runs; with two it would exceed any axis),
@@ -184,7 +184,7 @@ def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:
 
 
 def confidence_half_width(spread: pd.Series, count: pd.Series) -> pd.Series:
-    """Half the width of the 95 % confidence interval of a mean by Student's t; NaN for one value.
+    """Half the width of the 95% confidence interval of a mean by Student's t; NaN for one value.
 
     Args:
         spread: Standard deviation of the values.
@@ -207,9 +207,9 @@ def _features(layer: Mapping[str, list[dict[str, list[int]]]]) -> list[dict[str,
 def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
     """Each quantity of each layer in two runs, sorted by how much it differs.
 
-    The difference of shares (numbers from 0 to 1) is |a - b|, that of other quantities |a - b| / (|a| + |b|): 0 if they
-    are equal, at most 1. That of c is |a - b| / (||W_a||^2 + ||W_b||^2) times the number of neurons, relative to the
-    squared norm of a neuron's weights, because c itself is rounding in a balanced layer.
+    The difference of shares (numbers from 0 to 1) is |a - b|, that of other quantities |log10(a / b)|, in orders of
+    magnitude. That of c is |a - b| / (||W_a||^2 + ||W_b||^2) times the number of neurons, relative to the squared norm
+    of a neuron's weights, because c itself is rounding in a balanced layer.
 
     Args:
         first: The first run.
@@ -217,13 +217,16 @@ def differences(first: Run, second: Run, when: When = "median") -> pd.DataFrame:
         when: Whether to compare medians over all steps, or the last measurements.
 
     Returns:
-        layer ("" for logged scalars), role ("" for outputs and scalars), quantity, first, second, difference. Only
-        quantities that both runs have; the difference is 1 if only one of them is NaN or infinite.
+        layer ("" for logged scalars), role ("" for outputs and scalars), quantity, first, second, factor (second over
+        first; NaN for shares, for c and where it is not positive), difference. Only quantities that both runs have; the
+        difference is infinite if only one of them is NaN, infinite or zero.
     """
     one, other = _values(first, when), _values(second, when)
     keys = [key for key in one if key in other]
     a, b = (np.array([of[key] for key in keys], dtype=np.float64) for of in (one, other))
     table = pd.DataFrame(keys, columns=["layer", "role", "quantity"]).assign(first=a, second=b)
+    is_number = ~table["quantity"].isin([*_SHARES, "c"])
+    table["factor"] = (table["second"] / table["first"]).where(is_number & (table["first"] * table["second"] > 0))
     table["difference"] = _difference(table, _squared_norms(one, first), _squared_norms(other, second))
     return table.sort_values("difference", ascending=False, kind="stable", ignore_index=True)
 
@@ -255,9 +258,9 @@ def _squared_norms(values: dict[tuple[str, str, str], float], run: Run) -> dict[
 
 def _difference(table: pd.DataFrame, one: dict[str, float], other: dict[str, float]) -> Floats:
     a, b = table["first"].to_numpy(), table["second"].to_numpy()
-    is_share = table["quantity"].isin(_SHARES).to_numpy()
-    is_c = (table["quantity"] == "c").to_numpy()
-    squares = table["layer"].map(one).fillna(0) + table["layer"].map(other).fillna(0)
-    size = np.where(is_share, 1.0, np.where(is_c, squares.to_numpy(), np.abs(a) + np.abs(b)))
-    with np.errstate(all="ignore"):  # NaN or infinity in one of them gives 1
-        return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.fmin(np.abs(a - b) / size, 1.0))
+    is_c, is_share = (table["quantity"] == "c").to_numpy(), table["quantity"].isin(_SHARES).to_numpy()
+    squares = (table["layer"].map(one).fillna(0) + table["layer"].map(other).fillna(0)).to_numpy()
+    with np.errstate(all="ignore"):
+        orders = np.abs(np.log10(table["factor"].to_numpy()))
+        found = np.where(is_share, np.abs(a - b), np.where(is_c, np.fmin(np.abs(a - b) / squares, 1.0), orders))
+    return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.where(np.isnan(found), np.inf, found))

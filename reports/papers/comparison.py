@@ -1,4 +1,4 @@
-"""Means over seeds, published and measured, with their 95 % confidence intervals."""
+"""Means over seeds, published and measured, with their 95% confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Comparison:
         column: The column of the results that is compared.
         done: Number of finished trainings.
         mean: Measured, in the unit of the paper; NaN without finished trainings.
-        ci95: Half the width of its 95 % interval (Student's t); NaN for fewer than three trainings.
+        ci95: Half the width of its 95% interval (Student's t); NaN for fewer than three trainings.
         published: The number of the paper, if known.
         verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: only the
             intervals overlap; ``apart``: they do not; else why there is no comparison.
@@ -64,7 +64,7 @@ def _without_seed(cell: Experiment) -> tuple[Any, ...]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % confidence interval, each NaN if undefined.
+    """Mean and half the width of its 95% confidence interval, each NaN if undefined.
 
     Example:
         >>> interval([1.0, 2.0, 3.0])

@@ -121,7 +121,7 @@ FIGURE_3: Final = _of_one_training(
     "figure-3",
     title="Five layers: how much of each layer changes, relative gradient norms, and the training curve",
     claim="Five layers train with both initializations; with the balanced one more of the parameters change, and the "
-    "test accuracy is higher (79.9 % against 75.5 %).",
+    "test accuracy is higher (79.9% against 75.5%).",
     full=grid(layers=5, initialization=(XAV, BAL_O)),
     published=of_captions({XAV: 75.5, BAL_O: 79.9}, ("initialization",), "caption of figure 3, one training"),
     columns=("test_accuracy", "epochs_to_best", "changed_by_005"),
@@ -133,8 +133,8 @@ FIGURE_3: Final = _of_one_training(
 FIGURE_4: Final = _of_one_training(
     "figure-4",
     title="Ten layers: how much of each layer changes, relative gradient norms, and the training curve",
-    claim="With Xavier's initialization, the loss of ten layers stays constant, at 39.3 % test accuracy; with a "
-    "balanced one it goes to zero, at 80.2 %.",
+    claim="With Xavier's initialization, the loss of ten layers stays constant, at 39.3% test accuracy; with a "
+    "balanced one it goes to zero, at 80.2%.",
     full=grid(layers=10, learning_rate=0.1, initialization=(XAV, BAL_O)),
     published=of_captions({XAV: 39.3, BAL_O: 80.2}, ("initialization",), "caption of figure 4, one training"),
     columns=("test_accuracy", "loss", "changed_by_050"),
@@ -164,8 +164,8 @@ FIGURE_5: Final = _of_one_training(
 FIGURE_6: Final = _of_paper(
     "figure-6",
     title="Cora, gradient descent: accuracy and epochs to the best model by depth, width and initialization",
-    claim="Width helps Xavier's initialization (from 24.7 % at 64 to 68.7 % at 512 in ten layers), but does not "
-    "replace balance (79.7 % and 80.9 %).",
+    claim="Width helps Xavier's initialization (from 24.7% at 64 to 68.7% at 512 in ten layers), but does not "
+    "replace balance (79.7% and 80.9%).",
     full=grid(layers=_DEPTHS, width=(64, 128, 256, 512), initialization=_FOUR_SCHEMES, seed=SEEDS),
     quick=grid(layers=(2, 5, 10), initialization=(XAV, BAL_O), epochs=1000),
     published=published("figure 6"),
@@ -240,8 +240,8 @@ def judge_gradients(results: pd.DataFrame) -> list[str]:
 FIGURE_12: Final = _of_one_training(
     "figure-12",
     title="Cora, Adam: relative gradient norms by layer",
-    claim="Under Adam, too, balanced networks have the higher accuracy (80.5 % against 71.6 % of five layers, 78.0 % "
-    "against 63.2 % of ten), and the larger relative gradients.",
+    claim="Under Adam, too, balanced networks have the higher accuracy (80.5% against 71.6% of five layers, 78.0% "
+    "against 63.2% of ten), and the larger relative gradients.",
     full=_UNDER_ADAM,
     quick=with_epochs(_UNDER_ADAM, 800),
     published=of_captions(

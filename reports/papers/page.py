@@ -120,7 +120,7 @@ def _comparison(results: Results, rows: Sequence[Comparison]) -> Iterator[str]:
     else:
         yield "No published value is known."
     yield (
-        "± is the 95 % confidence interval of the mean over seeds (Student's t). Accuracies are in percent; test "
+        "± is the 95% confidence interval of the mean over seeds (Student's t). Accuracies are in percent; test "
         "accuracy is that of the first epoch with the highest validation accuracy.\n"
     )
     heads = ["training", "quantity", "seeds", "measured", "published", "difference", "verdict"]

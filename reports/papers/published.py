@@ -34,7 +34,7 @@ class Published:
     Attributes:
         where: Settings of the trainings that it is the mean of; all others may have any value.
         value: As printed; accuracies in percent.
-        ci95: Half the width of its 95 % confidence interval; NaN if unknown.
+        ci95: Half the width of its 95% confidence interval; NaN if unknown.
         column: A field of `gatdiag.experiments.experiment.Result` (``epochs`` is ``epochs_trained`` here), or a key
             returned by `reports.papers.study.Study.measure`.
         source: Where in the paper it is.

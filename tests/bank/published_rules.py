@@ -36,7 +36,7 @@ def _has_large_updates(run: Run) -> bool:
 
 
 def _is_not_decreasing(run: Run) -> bool:
-    """The loss falls by less than 0.1 % in ten steps, at most of the steps."""
+    """The loss falls by less than 0.1% in ten steps, at most of the steps."""
     loss = run.steps["loss"].to_numpy()
     return len(loss) > 10 and bool(np.mean(loss[10:] > 0.999 * loss[:-10]) > 0.5)
 

@@ -67,7 +67,7 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """Mean watched step relative to the mean bare step: 1.05 is 5 % slower."""
+        """Mean watched step relative to the mean bare step: 1.05 is 5% slower."""
         return self.watched / self.bare
 
 

@@ -46,7 +46,7 @@ def pruned_weights(tmp_path):
 
 
 def counted(before, after):
-    """(entries, unchanged ones, of at least 1e-4, of these changed by more than 5 %), by loops over both weights."""
+    """(entries, unchanged ones, of at least 1e-4, of these changed by more than 5%), by loops over both weights."""
     found = [0, 0, 0, 0]
     for name in (name for name in before if "lin_" in name and "weight" in name):
         for w_0, w in zip(

@@ -108,7 +108,7 @@ class TestInspect:
         ]
         assert "Checkpoints hold no learning curve" in done.stdout
         assert "No problem found" not in done.stdout
-        assert "(the page of --out says why)" in " ".join(done.stdout.split())
+        assert "checks were not made: the page of --out says why" in " ".join(done.stdout.split())
 
     def test_the_run_can_be_read_and_reported(self, saved, tmp_path, few_figures):
         done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--out", tmp_path / "out")
@@ -128,7 +128,6 @@ class TestInspect:
         for arguments in ([], ["--model", FACTORY, "--data", "sbm"]):
             done = run("inspect", tmp_path / "fresh.pt", *arguments)
             assert "not looked at: neurons are out of balance from the start, which would rank above" in done.stdout
-            assert "init-unbalanced" in done.stdout.partition("Not checked: ")[2]
 
     def test_status_tells_how_bad_it_is(self, saved, tmp_path):
         state = torch.load(saved / "epoch4.pt", weights_only=True)["model_state_dict"]
@@ -531,10 +530,8 @@ class TestCompare:
     def test_two_checkpoints(self, saved):
         done = run("compare", saved / "epoch0.pt", saved / "epoch4.pt", "--most", "0")
         assert done.exit_code == 0, done.stderr
-        rows = [line.split() for line in done.stdout.splitlines() if line.endswith("% ")]
-        shares = [int(row[-1].rstrip("%")) for row in rows]
-        assert shares == sorted(shares, reverse=True)
-        changed = {row[0] for row in rows if "changed_fraction_005," in row}
+        rows = [line.split() for line in done.stdout.splitlines()]
+        changed = {row[0] for row in rows if len(row) > 1 and row[1] == "changed_fraction_005,"}
         assert {name for name in NAMES if "lin_l" in name} <= changed <= {*NAMES}
 
     def test_settings_that_nobody_chose_are_not_listed(self, saved, runs, tmp_path):
@@ -567,7 +564,11 @@ class TestCompare:
         assert "weight_decay" not in done.stdout
         rows = [line.split() for line in done.stdout.splitlines()]
         assert ["validation", "accuracy", "0.2", "0.2"] in rows
-        assert sum("update_ratio," in row for row in rows) <= 6  # of feature weights and of attention
+        assert sum("update_ratio," in row for row in rows) <= 4  # of feature weights and of attention
+        table = rows[next(at for at, row in enumerate(rows) if row[:1] == ["layer"]) + 2 :]
+        shown = [row for row in table if row and row[0].startswith("convs.")]
+        assert len(shown) == 10
+        assert shown[0][-2] == "\N{MULTIPLICATION SIGN}"  # the rate is 5,000 times as high
         assert "whole network" not in done.stdout
         everything = run("compare", tmp_path / "slow", tmp_path / "fast", "--most", "0").stdout
         assert everything.count(" update_ratio,") > done.stdout.count(" update_ratio,")

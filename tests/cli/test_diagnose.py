@@ -1,13 +1,18 @@
 import json
 import math
+from io import StringIO
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from rich.text import Text
 from torch import nn
 from typer.testing import CliRunner
 
+import gatdiag
 from gatdiag.cli.app import app
+from gatdiag.cli.diagnose import print_diagnosis
 from tests.report.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
 
@@ -35,8 +40,7 @@ def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
     assert done.exit_code == 0
     assert done.stdout.startswith("No problem found.")
-    assert "Not checked: input-nonfinite, " in done.stdout
-    assert "(gatdiag diagnose --json says why)" in " ".join(done.stdout.split())
+    assert "checks were not made: gatdiag diagnose --json says why" in done.stdout
 
 
 def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
@@ -52,9 +56,10 @@ def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     done = diagnose(folder / "stuck")
     assert done.exit_code == 1
     assert done.stdout.startswith("error: Neurons are out of balance from the start: ")
-    assert "[init-unbalanced]\n  evidence: " in done.stdout
-    assert '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in done.stdout
-    assert "  would also look like: the loss does not fall, weights that never moved" in done.stdout
+    assert (
+        '[init-unbalanced]\n  to paste:\n    gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in done.stdout
+    )
+    assert "\n  evidence: " in done.stdout
     assert "\\x" not in done.stdout
     assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0
 
@@ -97,7 +102,9 @@ ODD = {  # how the run is made, the exit status, and what is said
     "killed after 3 steps": (lambda f: synthetic_run(f, steps=3, seal=False), 3, "Only 3 steps were recorded"),
     "one layer": (lambda f: synthetic_run(f, steps=60, layers=1), 0, "No problem found"),
     "no losses": (lambda f: synthetic_run(f, steps=30, logged=()), 3, "No loss was logged"),
-    "no laws": (lambda f: build(f, weights={"norm": np.ones((30, 4))}, logged={"loss": [1.0] * 30}), 0, "law-broken"),
+    "no laws": (
+        lambda f: build(f, weights={"norm": np.ones((30, 4))}, logged={"loss": [1.0] * 30}), 0, "no check says why",
+    ),
     "NaN everywhere": (
         lambda f: build(
             f, weights={"norm": np.full((30, 4), math.nan)}, layers={"output_norm": np.full((30, 4), math.nan)},
@@ -145,3 +152,20 @@ def test_two_are_compared_by_what_is_wrong_with_each(folder):
     words = " ".join(done.stdout.split())
     assert f"A: {folder / 'stuck'} error: Neurons are out of balance from the start: In these 10 attention" in words
     assert f"[init-unbalanced] B: {folder / 'fine'} No problem found. The network " in words
+
+
+def test_on_a_terminal_a_finding_takes_twelve_lines_in_color_and_piped_it_is_plain(folder, monkeypatch):
+    def shown(width, *, is_terminal):
+        console = Console(file=StringIO(), width=width, force_terminal=is_terminal, color_system="standard")
+        monkeypatch.setattr("gatdiag.cli.diagnose.plain_console", lambda: console)
+        print_diagnosis(gatdiag.diagnose(gatdiag.load(folder / "stuck")), "gatdiag diagnose --json")
+        return console.file.getvalue()
+
+    for width in (80, 120):
+        text = shown(width, is_terminal=True)
+        assert len(text.splitlines()) <= 12
+        assert "\x1b[1;31merror: Neurons are out of balance from the start\x1b[0m" in text
+        lines = [Text.from_ansi(line).plain.rstrip() for line in text.splitlines()]
+        assert all(len(line) <= width for line in lines if not line.startswith("    "))  # what is pasted is not broken
+    assert "\x1b" not in shown(80, is_terminal=False)
+    assert len(shown(80, is_terminal=False).splitlines()) == 5

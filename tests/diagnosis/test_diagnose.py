@@ -166,14 +166,15 @@ def test_the_document_is_plain_data(runs):
 def test_a_diagnosis_prints_as_text(runs):
     stuck, fine = (str(diagnose(run)).splitlines() for run in runs)
     assert stuck[0].startswith("error: Neurons are out of balance from the start: In these 10 attention layers ")
-    assert stuck[1].startswith("  evidence: ")
-    assert stuck[2:4] == [
+    assert stuck[3].startswith("  evidence: ")
+    assert stuck[4].startswith("  also measured: ")
+    assert stuck[1:3] == [
         "  to paste:",
         '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training',
     ]
     assert "  would also look like: the loss does not fall, weights that never moved" in stuck
     assert fine[0].startswith("No problem found. The network ")
-    assert fine[1].endswith("(diagnosis.skipped says why)")
+    assert fine[1].endswith("not made: diagnosis.skipped says why")
 
 
 class Gated(nn.Module):

@@ -30,5 +30,5 @@ def test_what_is_no_number_is_said():
 
 
 def test_a_part_is_never_called_all_or_nothing():
-    assert not {percent(fraction) for fraction in (1e-9, 5e-4, 0.9994, 1 - 1e-12)} & {"0 %", "100 %"}
-    assert [percent(value) for value in (0, 1, 0.5, -0.25, math.nan)] == ["0 %", "100 %", "50 %", f"{MINUS}25 %", "NaN"]
+    assert not {percent(fraction) for fraction in (1e-9, 5e-4, 0.9994, 1 - 1e-12)} & {"0%", "100%"}
+    assert [percent(value) for value in (0, 1, 0.5, -0.25, math.nan)] == ["0%", "100%", "50%", f"{MINUS}25%", "NaN"]

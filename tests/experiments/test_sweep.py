@@ -87,7 +87,7 @@ def test_each_result_is_that_of_its_training_and_means_are_by_students_t(cells, 
         tests = [result.test_accuracy for result in of_seeds]
         assert row["seeds"] == 3
         assert row["test_accuracy"] == pytest.approx(statistics.fmean(tests))
-        quantile = 0.95 * (2 / (4 * 0.975 * 0.025)) ** 0.5  # 97.5 % of Student's t with two degrees of freedom
+        quantile = 0.95 * (2 / (4 * 0.975 * 0.025)) ** 0.5  # 97.5% of Student's t with two degrees of freedom
         assert row["ci95"] == pytest.approx(quantile * statistics.stdev(tests) / 3**0.5, rel=1e-9)
         assert row["epochs_to_best"] == pytest.approx(statistics.fmean(result.epochs_to_best for result in of_seeds))
 

@@ -43,7 +43,7 @@ def test_anything_else_is_refused(every):
         schedule(every)
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, 2.0, "5 %", float("nan")])
+@pytest.mark.parametrize("share", [0, 1, -0.1, 2.0, "5%", float("nan")])
 def test_a_budget_that_is_no_share_is_refused(share):
     with pytest.raises(InputError, match="budget= expects"):
         StepCounter("auto", share, Stopwatch(), Guard())

@@ -362,7 +362,7 @@ def test_time_goes_on_where_the_run_that_is_resumed_had_ended(tmp_path):
         ({"metrics": ["mue"]}, "mu"),
         ({"best": ""}, "best="),
         ({"include": [3]}, "include="),
-        ({"budget": "5 %"}, "budget="),
+        ({"budget": "5%"}, "budget="),
         ({"metrics": 3}, "metrics="),
         ({"exclude": 3}, "exclude="),
         ({"optimizer": 3}, "optimizer="),

@@ -27,8 +27,8 @@ def test_what_was_trained_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("every", "budget", "words"),
     [
-        ("auto", 0.05, ", to stay within 5 % of the training's time; every=1 records all."),
-        ("10", 0.03, ", to stay within 3 % of the training's time."),
+        ("auto", 0.05, ", to stay within 5% of the training's time; every=1 records all."),
+        ("10", 0.03, ", to stay within 3% of the training's time."),
         ("10", None, ", as requested by every=10."),
     ],
 )
@@ -46,18 +46,18 @@ def test_how_few_steps_were_recorded_is_told_with_the_reason(tmp_path, every, bu
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
-        ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50 %."),
-        ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50 %"),
+        ([2.0, 1.5, 1.0], "The loss fell from 2 to 1, by 50%."),
+        ([2.0, 1.0, 3.0], "The loss rose from 2 to 3, by 50%"),
         (
             [2.0, 2.0 * (1 - 0.9 * limit("fall"))],
-            "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5 %.",
+            "The loss hardly moved: 2 at the start, 1.91 at the end. It fell by 4.5%.",
         ),
         ([2.0, 2.0], "The loss did not change"),
         ([2.0, 1.0, math.nan], "it became NaN or infinite; its best value was 1, at step 1."),
         ([math.nan, math.nan], "The loss was never finite."),
         ([math.inf, 1.0], "The loss is 1."),
         ([2.0], "The loss is 2."),
-        ([-1.0, -2.0], "The loss fell from -1 to -2, by 100 %"),
+        ([-1.0, -2.0], "The loss fell from -1 to -2, by 100%"),
     ],
 )
 def test_what_became_of_the_loss_is_told(tmp_path, losses, words):
@@ -70,9 +70,7 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
     run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
-    assert (
-        "The best val_accuracy is 70 %, at step 1 (steps count from 0), where test_accuracy is 60 %." in story(run)[1]
-    )
+    assert "The best val_accuracy is 70%, at step 1 (steps count from 0), where test_accuracy is 60%." in story(run)[1]
 
 
 def test_what_chose_the_best_step_is_used(tmp_path):

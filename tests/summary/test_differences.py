@@ -61,8 +61,9 @@ def test_values_are_those_of_the_tables(plain, scaled, when):
         norms = run.parameters[run.parameters.parameter == "0.weight"].norm
         assert value == (norms.iloc[-1] if when == "last" else norms.median())
     a, b = found["first"], found["second"]
-    assert found.difference == pytest.approx(abs(a - b) / (a + b))
-    assert 0 <= table.difference.min() <= table.difference.max() <= 1
+    assert found.factor == b / a
+    assert found.difference == pytest.approx(abs(math.log10(a) - math.log10(b)))
+    assert table.difference.min() >= 0
     assert table.difference.is_monotonic_decreasing
 
 
@@ -71,6 +72,7 @@ def test_shares_differ_by_themselves(tmp_path, plain):
     found = row(table, "0", "unchanged_fraction")
     assert found["second"] == 1
     assert found.difference == pytest.approx(1 - found["first"])
+    assert math.isnan(found.factor)
 
 
 def test_c_is_compared_with_the_weights_of_a_neuron(plain, scaled):
@@ -84,7 +86,7 @@ def test_c_is_compared_with_the_weights_of_a_neuron(plain, scaled):
 
 def test_what_is_not_finite_in_one_run_alone_differs_most(tmp_path, plain):
     table = differences(plain, recorded(tmp_path / "b", scale=math.inf), when="last")
-    assert row(table, "0", "norm").difference == 1
+    assert row(table, "0", "norm").difference == math.inf
     assert not np.isnan(table.difference).any()
 
 

@@ -155,7 +155,7 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
 
 
 def test_a_symptom_that_nothing_explains_is_not_called_a_cause(tmp_path):
-    loss = Finding("loss-not-falling", "warning", "The loss does not fall", "It fell by 1 %.", remedy="# train on less")
+    loss = Finding("loss-not-falling", "warning", "The loss does not fall", "It fell by 1%.", remedy="# train on less")
     before = Trial("before", diagnoses=(Diagnosis((loss,), state="failing"),))
     done = Treatment(tmp_path, (0,), None, before)
     assert done.headline == "No cause was found"

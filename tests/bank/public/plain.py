@@ -35,7 +35,7 @@ def pictures(count: int, classes: int, noise: float, seed: int) -> tuple[Tensor,
 
 @report(
     "https://github.com/dmlc/gluon-cv/issues/644",
-    "99 % of all pixels are background, which is predicted everywhere; classes need weights.",
+    "99% of all pixels are background, which is predicted everywhere; classes need weights.",
     right="class-imbalance",
     held_out=True,
 )

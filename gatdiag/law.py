@@ -80,7 +80,7 @@ class Term:
         return ", ".join(str(shown.get(axis, ":")) for axis in range(len(self.shape)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Law:
     """sum_k e_k <w_k, dL/dw_k> = 0 at every point, and sum_k e_k ||w_k||^2 is conserved by gradient flow.
 
@@ -107,6 +107,10 @@ class Law:
     terms: tuple[Term, ...]
     exact: bool
     residual: float
+
+    def __repr__(self) -> str:
+        """For example ``Law(layer 0 (0), neuron 1: 2 terms)``."""
+        return f"Law({self.name}: {len(self.terms)} terms)"
 
     def __str__(self) -> str:
         """The name and the terms."""

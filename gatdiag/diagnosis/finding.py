@@ -41,7 +41,7 @@ class Evidence:
     unit: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One cause, its evidence and its remedy.
 
@@ -87,6 +87,10 @@ class Finding:
     def is_cause(self) -> bool:
         """False for the verdicts "healthy", "unexplained" and "undetermined"."""
         return self.code not in (HEALTHY, UNEXPLAINED, UNDETERMINED)
+
+    def __repr__(self) -> str:
+        """For example ``Finding(dead-units, error)``."""
+        return f"Finding({self.code}, {self.severity})"
 
     def __str__(self) -> str:
         """Severity, title, text and code, in a line.

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from gatdiag.card import Tone, card
 from gatdiag.diagnosis.causes import CAUSES, rank
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLAINED, Finding, Part
 from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
-from gatdiag.diagnosis.wording import plain
+from gatdiag.diagnosis.wording import number, plain
 
 _HEALTHY: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
@@ -24,7 +25,7 @@ _MOVES_LITTLE: Final = 0.01  # share of the weights' norm: a step that is far fr
 _OF_LAWS: Final = ("conservation", "balance")  # figures
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """The result of `gatdiag.diagnose`. Iterating yields the findings; `print` shows everything.
 
@@ -81,6 +82,31 @@ class Diagnosis:
     def __len__(self) -> int:
         """Number of findings."""
         return len(self.findings)
+
+    def __repr__(self) -> str:
+        """For example ``Diagnosis(init-unbalanced, error; 1 finding, 8 checks skipped)``."""
+        verdict, count = self.verdict, len(self)
+        found = f"{count} finding{'s' * (count != 1)}, {len(self.skipped)} checks skipped"
+        return f"Diagnosis({verdict.code}, {verdict.severity}; {found})"
+
+    def _repr_html_(self) -> str:
+        verdict = self.verdict
+        rows = [(one.what, f"{number(one.value)} {one.unit}".rstrip()) for one in verdict.evidence]
+        others = [(one.severity, one.title) for one in self.findings if one is not verdict]
+        return card(verdict.title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
+
+    def show(self) -> None:
+        """Print all lines."""
+        print(self)  # noqa: T201
+
+    @property
+    def tone(self) -> Tone:
+        """Whether the training fails, is held back ("degraded"), is healthy, or cannot be judged ("unknown")."""
+        if self.verdict.code == UNDETERMINED:
+            return "unknown"
+        if self.state == "failing" or self.verdict.severity == "error":
+            return "failing"
+        return "degraded" if self.verdict.severity == "warning" else "healthy"
 
     def __str__(self) -> str:
         """All lines."""

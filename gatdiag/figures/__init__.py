@@ -17,11 +17,12 @@ list. Every figure is available as data (`table`), and can be drawn on a matplot
 
 from gatdiag.figures.axes import not_recorded
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.rendering import FIGURES, figures_for, render, render_document, save_figures, table
+from gatdiag.figures.rendering import FIGURES, draw, figures_for, render, render_document, save_figures, table
 
 __all__ = [
     "FIGURES",
     "Figure",
+    "draw",
     "figures_for",
     "not_recorded",
     "render",

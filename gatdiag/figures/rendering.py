@@ -80,6 +80,23 @@ def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd
     return chosen.data(*several, **options)
 
 
+def draw(figure: Figure | str, run: Run, *, width: Width = "double", **options: Any) -> matplotlib.figure.Figure:
+    """Draw a figure of one run as a matplotlib figure, which no global state holds.
+
+    Args:
+        figure: A figure or its name.
+        run: The run.
+        width: "single" or "double".
+        **options: As the figure's own `data` takes them.
+
+    Raises:
+        InputError: There is no such figure, or it compares several runs.
+    """
+    chosen = _figure(figure)
+    with style_context():
+        return _draw_figure(chosen, [run], table(chosen, run, **options), SIZES[width], 150)
+
+
 def render(
     figure: Figure | str,
     runs: Run | Sequence[Run],

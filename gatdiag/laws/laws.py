@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gatdiag.card import card
 from gatdiag.errors import OptimizerError
 from gatdiag.law import Exclusion, Law
 from gatdiag.laws.prediction import Update, predict_updates
@@ -66,6 +67,10 @@ class Laws:
     def __repr__(self) -> str:
         """Number of laws and of layers."""
         return f"Laws({len(self)} laws in {len(self.by_layer())} layers, {len(self.excluded)} exclusions)"
+
+    def _repr_html_(self) -> str:
+        rows = [(layer, f"{len(found)} laws, such as {self[found[0]]}") for layer, found in self.by_layer().items()]
+        return card(repr(self), rows=[*rows, *((one.what, one.reason) for one in self.excluded)])
 
     def by_layer(self) -> dict[str, list[int]]:
         """Layer -> positions of its laws, in order of execution."""

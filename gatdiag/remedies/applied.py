@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gatdiag.card import card
 from gatdiag.errors import InputError, ModelError
 from gatdiag.laws import Exclusion
 from gatdiag.structure import unwrap
@@ -106,6 +107,14 @@ class Applied:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Undo the remedy."""
         self.undo()
+
+    def __repr__(self) -> str:
+        """For example ``Applied(initialize: 48 changes, 2 skipped)``."""
+        return f"Applied({self.remedy}: {len(self.changes)} changes, {len(self.skipped)} skipped)"
+
+    def _repr_html_(self) -> str:
+        changes = [(change.where, change.what) for change in self.changes]
+        return card(repr(self), tone="healthy", rows=[*changes, *((one.what, one.reason) for one in self.skipped)])
 
     def __str__(self) -> str:
         """One line per change."""

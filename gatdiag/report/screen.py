@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from gatdiag.diagnosis import UNDETERMINED, Diagnosis
+from gatdiag.card import Tone
+from gatdiag.diagnosis import Diagnosis
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity
@@ -20,7 +21,6 @@ from gatdiag.summary import (
     typical_values,
 )
 
-Tone: TypeAlias = Literal["failing", "degraded", "healthy", "unknown"]
 Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
 
 _WORDS: Final[dict[Tone, str]] = {
@@ -86,18 +86,9 @@ class Screen:
 
 def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
-    tone = tone_of(diagnosis)
+    tone: Tone = "unknown" if diagnosis is None else diagnosis.tone
     strip = None if diagnosis is None else _strip(run, diagnosis)
     return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
-
-
-def tone_of(diagnosis: Diagnosis | None) -> Tone:
-    """Whether the training fails, is held back, is healthy, or cannot be judged."""
-    if diagnosis is None or diagnosis.verdict.code == UNDETERMINED:
-        return "unknown"
-    if diagnosis.state == "failing" or diagnosis.verdict.severity == "error":
-        return "failing"
-    return "degraded" if diagnosis.verdict.severity == "warning" else "healthy"
 
 
 def _tiles(run: Run) -> Iterator[Tile]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
+from gatdiag.card import card
 from gatdiag.errors import InputError
 from gatdiag.law import Law, Term
 from gatdiag.names import quote
@@ -175,6 +176,12 @@ class RecordedLaws(Sequence[Law]):
     def __repr__(self) -> str:
         """For example ``RecordedLaws(576 laws in 9 layers)``."""
         return f"RecordedLaws({len(self)} laws in {len({entry['layer'] for entry in self.entries})} layers)"
+
+    def _repr_html_(self) -> str:
+        counts: dict[str, int] = {}
+        for entry in self.entries:
+            counts[entry["layer"]] = counts.get(entry["layer"], 0) + entry["count"]
+        return card(repr(self), rows=[(layer, f"{count} laws") for layer, count in counts.items()])
 
     @overload
     def __getitem__(self, position: int) -> Law: ...

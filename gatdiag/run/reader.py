@@ -12,7 +12,10 @@ import pyarrow.csv as csv
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+import gatdiag
+from gatdiag.card import card
 from gatdiag.errors import InputError
+from gatdiag.names import join_names
 from gatdiag.quantities import Quantity, TableName
 from gatdiag.roles import ROLES
 from gatdiag.run import files, meta, tables
@@ -20,6 +23,7 @@ from gatdiag.run.laws import RecordedLaws
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 Format = Literal["csv", "parquet"]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -50,6 +54,32 @@ class Run:
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
         return f"Run({str(self.folder)!r}, {self.status})"
+
+    def _repr_html_(self) -> str:
+        layers = self.layer_names
+        steps = f"{len(self.steps):,} recorded, the last at {self.steps['step'].max():,}" if len(self.steps) else "none"
+        rows = {
+            "model": self.meta["model"] or "unknown",
+            "optimizer": ", ".join(dict.fromkeys(str(one["class"]) for one in self.meta["optimizers"])) or "none",
+            "steps": steps,
+            "layers": join_names(layers, 4) or "none",
+            "logged": join_names(self.logged_names, 6) or "nothing",
+            "folder": self.folder,
+        }
+        return card(f"Run {self.name}, {self.status}", rows=rows.items())
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the page about this run, as `gatdiag.write_report`; by default ``report.html`` in its folder."""
+        return gatdiag.write_report(self, self.folder / "report.html" if path is None else path)
+
+    def plot(self, name: str = "overview", **options: Any) -> "Figure":
+        """Draw one of `gatdiag.figures.FIGURES`, with the options of its data; returns the matplotlib figure.
+
+        Raises:
+            InputError: There is no such figure, or it compares several runs.
+        """
+        drawn: Figure = gatdiag.figures.draw(name, self, **options)
+        return drawn
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from gatdiag.card import Tone, card
 from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
 from gatdiag.run import Run
 from gatdiag.summary import logged_series, loss_name, score_names, split
@@ -70,7 +71,7 @@ def choose_metric(run: Run) -> Metric | None:
     return None if name is None else Metric(name, False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trial:
     """One training from each seed: unchanged, or with a remedy.
 
@@ -100,6 +101,10 @@ class Trial:
     helped: bool = False
     failure: str = ""
 
+    def __repr__(self) -> str:
+        """For example ``Trial(after-1, it helped)``."""
+        return f"Trial({self.name}, {self.failure or ('it helped' if self.helped else 'it did not help')})"
+
     @property
     def verdict(self) -> Finding | None:
         """The most frequent verdict over the seeds; of equally frequent ones, the most severe."""
@@ -123,7 +128,7 @@ class Trial:
         return f"{self.mean:.3g} ± {stdev(self.values):.3g}" if has_spread else f"{self.mean:.3g}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Treatment:
     """The result of `treat`.
 
@@ -194,6 +199,15 @@ class Treatment:
         unknown = "cut short" if self.before.runs else "not trained"
         before = f"before: {self.verdict.title if self.verdict else unknown}{self._value(self.before)}"
         return (before, *(f"{describe_trial(trial)}{self._value(trial)}{_new_verdict(trial)}" for trial in self.trials))
+
+    def __repr__(self) -> str:
+        """For example ``Treatment('treatment', The remedy helped)``."""
+        return f"Treatment({str(self.folder)!r}, {self.headline})"
+
+    def _repr_html_(self) -> str:
+        rows = [history.partition(": ")[::2] for history in self.history]
+        tone: Tone = "healthy" if self.helped else "degraded"
+        return card(self.headline, tone=tone, rows=[*rows, *(("still", note) for note in self.notes)], code=self.remedy)
 
     def __str__(self) -> str:
         """The history, the headline, the code to paste and the notes."""

@@ -3,7 +3,7 @@ import pytest
 
 import gatdiag
 from gatdiag.quantities import HEALTHY
-from gatdiag.report.screen import screen, tone_of
+from gatdiag.report.screen import screen
 from tests.report.builder import NO_LAYERS, build
 
 LOSS = {"loss": np.geomspace(2.0, 0.02, 40)}
@@ -31,8 +31,8 @@ def test_the_word_is_that_of_the_diagnosis(tmp_path, logged, tone):
 
 
 def test_of_what_was_not_recorded_nothing_is_told(tmp_path):
-    assert tone_of(None) == "unknown"
-    assert screen(build(tmp_path / "run", **NO_LAYERS), None).strip is None
+    made = screen(build(tmp_path / "run", **NO_LAYERS), None)
+    assert (made.tone, made.strip) == ("unknown", None)
 
 
 def test_the_facts_of_the_training_are_there_once(tmp_path):

@@ -7,7 +7,7 @@ The packages and modules, from high to low level. Each may import those below it
     treatment      treat(): a training before and after the remedy that its diagnosis names
     rehearsal      preflight(): diagnoses the first steps of a copy of the model
     watching       watch(): a recorder around a training loop, with or without a progress line
-    report         runs -> one self-contained HTML page
+    page           runs -> one self-contained HTML page
     figures        runs -> the papers' figures, as images and as data
     checkpoint     saved checkpoints -> a run, without executing anything in a file
     leakage        whether a model sees the tokens that it is to predict, asked of a copy
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     __version__: str
     from gatdiag.diagnosis import diagnose
     from gatdiag.laws import find_laws
+    from gatdiag.page import report
     from gatdiag.rehearsal import preflight
-    from gatdiag.report import write_report
     from gatdiag.run import load
     from gatdiag.structure import discover
     from gatdiag.treatment import treat
     from gatdiag.watching import watch
 
-__all__ = ["diagnose", "discover", "find_laws", "load", "preflight", "treat", "watch", "write_report"]
+__all__ = ["diagnose", "discover", "find_laws", "load", "preflight", "report", "treat", "watch"]
 
 _HOME = {
     "diagnose": "gatdiag.diagnosis",
@@ -59,7 +59,7 @@ _HOME = {
     "preflight": "gatdiag.rehearsal",
     "treat": "gatdiag.treatment",
     "watch": "gatdiag.watching",
-    "write_report": "gatdiag.report",
+    "report": "gatdiag.page",
 }
 
 

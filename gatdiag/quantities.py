@@ -11,7 +11,7 @@ write
     its test        of the function, against an independent computation; the tests that hold for every column (its
                     schema, that it is recorded and described, how it scales) read this catalog
 
-and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.report.tables`,
+and it is recorded, stored, compared and documented. To show its values on a page, name it in `gatdiag.page.tables`,
 whose columns have to fit a screen, or draw it in a figure. A new group also needs a place in the presets of
 `gatdiag.recorder.settings`. The recorder computes the quantities without a function. `STORED` are the few that only a
 run made of checkpoints has; `gatdiag.checkpoint.measures` computes them.

@@ -57,7 +57,7 @@ def test_a_package_with_few_rooms_keeps_every_contract(broken_contracts):
         ({"figures/smoothing.py": "from torch_geometric.data import Data"}, NO_TORCH),
         ({"summary.py": "import gatdiag.metrics.norm", "metrics/norm.py": "import torch"}, NO_TORCH),
         ({"diagnosis/vanishing.py": "import gatdiag.recorder", "recorder.py": "import torch"}, NO_TORCH),
-        ({"report/page.py": "from torch.nn import Linear"}, NO_TORCH),
+        ({"page/document.py": "from torch.nn import Linear"}, NO_TORCH),
         ({"structure/layers.py": "import rich"}, NO_DRAWING),
         ({"laws/find.py": "from matplotlib.figure import Figure"}, NO_DRAWING),
         ({"metrics/norm.py": "import typer"}, NO_DRAWING),

@@ -20,7 +20,7 @@ FORBIDDEN = {
     "gatdiag.summary": {"torch"},
     "gatdiag.diagnosis": {"torch"},
     "gatdiag.figures": {"torch"},
-    "gatdiag.report": {"torch"},
+    "gatdiag.page": {"torch"},
     "gatdiag.structure": DRAWING | PYG,
     "gatdiag.laws": DRAWING | PYG,
     "gatdiag.metrics": DRAWING | PYG,

@@ -65,7 +65,7 @@ def demo(
 
 def _print(runs: Sequence[Run], subject: str) -> None:
     from gatdiag.diagnosis import diagnose
-    from gatdiag.report.story import story
+    from gatdiag.page.story import story
 
     console = plain_console()
     console.print(subject)
@@ -81,10 +81,10 @@ def readable(name: str) -> str:
 
 def _write(runs: Sequence[Run], out: Path, data: str, *, overwrite: bool) -> None:
     from gatdiag.figures import save_figures
-    from gatdiag.report import write_report
+    from gatdiag.page import report
 
     title = f"{data}: {' and '.join(readable(run.name) for run in runs)} weights"
-    page = write_report(runs, out / "report.html", title=title, overwrite=overwrite)
+    page = report(runs, out / "report.html", title=title, overwrite=overwrite)
     figures = save_figures(runs, out / "figures", formats=("png",))
     typer.echo(f"\nPage: {page}\nFigures ({len(figures)}): {out / 'figures'}")
     typer.echo(f"Runs: {' '.join(str(run.folder) for run in runs)}")

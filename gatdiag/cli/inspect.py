@@ -140,9 +140,9 @@ def infer_sizes(checkpoint: Checkpoint) -> dict[str, int]:
 
 def _save(inspection: Inspection, out: Path, *, overwrite: bool) -> list[str]:
     from gatdiag.figures import save_figures
-    from gatdiag.report import write_report
+    from gatdiag.page import report
 
-    page = write_report(inspection.run, out / "report.html", overwrite=overwrite)
+    page = report(inspection.run, out / "report.html", overwrite=overwrite)
     figures = save_figures([inspection.run], out / "figures", formats=["png"])
     return [str(page), f"{len(figures)} figures in {out / 'figures'}", f"the run in {out / 'run'}"]
 

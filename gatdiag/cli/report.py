@@ -46,10 +46,10 @@ def report(
     It shows what was trained, whether it trained, and what stands out. The page is one self-contained HTML file, named
     after the run; for several, A-vs-B.html or A-and-2-more.html. An earlier report of the same name is replaced.
     """
-    from gatdiag.report import write_report
-    from gatdiag.report.page import open_runs
+    from gatdiag.page import report as write_page
+    from gatdiag.page.document import default_name, open_runs
 
-    name = f"{_page_name(runs)}.html"
+    name = default_name(runs)
     out = Path(name) if out is None else out
     kind = "" if out.is_dir() else out.suffix.lower().removeprefix(".")
     wanted = _parse_formats(formats or ("pdf" if kind == "pdf" else "html"))
@@ -64,17 +64,9 @@ def report(
         return
     page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / name, out)
     if "html" in wanted:
-        typer.echo(write_report(opened, page, title=title, overwrite=overwrite))
+        typer.echo(write_page(opened, page, title=title, overwrite=overwrite))
     if pictures := [name for name in _PICTURES if name in wanted]:
         typer.echo(f"{_save_pictures(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
-
-
-def _page_name(runs: Sequence[Path]) -> str:
-    """The name of a page about runs, after their folders."""
-    first, *others = [run.name for run in dict.fromkeys(run.resolve() for run in runs)]
-    if len(others) == 1:
-        return f"{first}-vs-{others[0]}"
-    return f"{first}-and-{len(others)}-more" if others else first
 
 
 def _parse_formats(formats: str) -> list[str]:

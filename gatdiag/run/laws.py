@@ -179,7 +179,7 @@ class RecordedLaws(Sequence[Law]):
 
     def _repr_html_(self) -> str:
         counts: dict[str, int] = {}
-        for entry in self.entries:
+        for entry in self._entries:
             counts[entry["layer"]] = counts.get(entry["layer"], 0) + entry["count"]
         return card(repr(self), rows=[(layer, f"{count} laws") for layer, count in counts.items()])
 

@@ -69,8 +69,8 @@ class Run:
         return card(f"Run {self.name}, {self.status}", rows=rows.items())
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the page about this run, as `gatdiag.write_report`; by default ``report.html`` in its folder."""
-        return gatdiag.write_report(self, self.folder / "report.html" if path is None else path)
+        """Write the page about this run, as `gatdiag.report`."""
+        return gatdiag.report(self, path)
 
     def plot(self, name: str = "overview", **options: Any) -> "Figure":
         """Draw one of `gatdiag.figures.FIGURES`, with the options of its data; returns the matplotlib figure.

@@ -8,10 +8,10 @@ from gatdiag.diagnosis import CAUSES, Finding
 from gatdiag.figures import figures_for
 from gatdiag.figures.curves import SPREAD_CURVES
 from gatdiag.names import one_line, short
-from gatdiag.report.page import render, write
-from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.sections import comparison_table
-from gatdiag.report.story import run_warnings
+from gatdiag.page.document import render, write
+from gatdiag.page.plots import FigureBlock, figure_block
+from gatdiag.page.sections import comparison_table
+from gatdiag.page.story import run_warnings
 from gatdiag.run import Run
 from gatdiag.summary import is_empty
 from gatdiag.treatment.outcome import NOTHING, Treatment

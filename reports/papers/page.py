@@ -15,7 +15,7 @@ import pandas as pd
 
 from gatdiag.experiments.settings import Experiment
 from gatdiag.figures import FIGURES, Figure, render
-from gatdiag.report.page import Labeled
+from gatdiag.page.document import Labeled
 from gatdiag.run import Run
 from gatdiag.run.files import atomic_write
 from reports.papers.comparison import Comparison, compare

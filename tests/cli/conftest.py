@@ -5,7 +5,7 @@ import pytest
 
 from gatdiag.cli import silence
 from gatdiag.figures import rendering
-from gatdiag.report import sections
+from gatdiag.page import sections
 
 
 @pytest.fixture(autouse=True)

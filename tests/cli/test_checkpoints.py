@@ -25,7 +25,7 @@ from gatdiag.remedies.moments import POWERS
 from gatdiag.run.files import META
 from tests.checkpoint.saved import count_opens
 from tests.checkpoint.test_torch_file import Runs
-from tests.report.builder import Reader
+from tests.page.builder import Reader
 
 FACTORY = "tests.cli.test_checkpoints:network"
 LAYERS = 5

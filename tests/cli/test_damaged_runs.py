@@ -16,7 +16,7 @@ import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.experiments.data import load_graph
 from gatdiag.experiments.models import gat
-from tests.report.builder import rewrite_meta
+from tests.page.builder import rewrite_meta
 from tests.run.synthetic import synthetic_run
 
 SEALED = ("meta.json", "steps.parquet", "layers.parquet", "best.safetensors")

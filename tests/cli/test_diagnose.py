@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.cli.diagnose import print_diagnosis
-from tests.report.builder import build, rewrite_meta
+from tests.page.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
 
 

@@ -12,7 +12,7 @@ from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, threshold_text
 from tests.figures.odd_runs import recorded_run
-from tests.report.builder import build, rewrite_meta
+from tests.page.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_meta
 
 STEPS = 60

@@ -14,7 +14,7 @@ from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.thresholds import limits_of
 from gatdiag.diagnosis.verdict import rank_findings
 from gatdiag.errors import InputError
-from tests.report.builder import build
+from tests.page.builder import build
 from tests.run.synthetic import synthetic_run
 
 

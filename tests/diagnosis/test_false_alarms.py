@@ -12,7 +12,7 @@ import gatdiag
 from gatdiag.diagnosis import diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.thresholds import limit
-from tests.report.builder import build, rewrite_meta
+from tests.page.builder import build, rewrite_meta
 
 STEPS = 60
 FLAT = np.full(STEPS, 2.0)

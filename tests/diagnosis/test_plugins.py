@@ -12,7 +12,7 @@ import pytest
 
 from gatdiag.diagnosis import CAUSES, Limit, cause
 from gatdiag.errors import InputError
-from tests.report.builder import build
+from tests.page.builder import build
 
 PACKAGE = Path(__file__).with_name("plugin")
 LOSS = np.linspace(2.0, 0.1, 60)

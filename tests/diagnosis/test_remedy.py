@@ -11,7 +11,7 @@ from gatdiag.diagnosis import Action, fixes
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.remedy import change_learning_rate, optimizer_line
 from gatdiag.recorder.meta import describe_optimizer
-from tests.report.builder import build
+from tests.page.builder import build
 
 NOT_NUMERIC = ("foreach", "differentiable", "capturable", "fused")  # how it computes, not what
 VALID = {"SGD": {"dampening": 0.0}, "Rprop": {"etas": (0.6, 1.3)}, "Adafactor": {"d": 2.0}}

@@ -5,7 +5,7 @@ import pytest
 
 from gatdiag.diagnosis import diagnose
 from gatdiag.diagnosis.training import judge_course
-from tests.report.builder import build
+from tests.page.builder import build
 
 STEPS = np.arange(200)
 EXPONENTIAL = np.exp(-STEPS / 30)

@@ -7,7 +7,7 @@ from gatdiag.figures import table
 from gatdiag.figures.by_layer import BY_LAYER
 from gatdiag.quantities import HEALTHY, columns
 from tests.figures.canvas import drawn, words
-from tests.report.builder import build
+from tests.page.builder import build
 
 LOW, HIGH = HEALTHY["parameters.relative_gradient_norm"]
 

@@ -5,7 +5,7 @@ from gatdiag.figures.curves import COMPARED_CURVES
 from gatdiag.figures.curves import TRAINING_CURVES as FIGURE
 from tests.figures.canvas import drawn, lines
 from tests.figures.odd_runs import bare_run
-from tests.report.builder import build
+from tests.page.builder import build
 
 
 def test_the_logged_values(runs, shown):

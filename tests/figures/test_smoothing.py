@@ -5,7 +5,7 @@ from gatdiag.figures import table
 from gatdiag.figures.smoothing import COLUMNS, SMOOTHING_BY_LAYER, SMOOTHING_OVER_TRAINING
 from gatdiag.quantities import quantity
 from tests.figures.canvas import drawn, lines, words
-from tests.report.builder import build
+from tests.page.builder import build
 
 BOTH = pytest.mark.parametrize("figure", [SMOOTHING_BY_LAYER, SMOOTHING_OVER_TRAINING], ids=["layer", "step"])
 

@@ -20,7 +20,7 @@ from gatdiag.figures.style import (
     style_context,
 )
 from tests.figures.canvas import luminance
-from tests.report.builder import contrast
+from tests.page.builder import contrast
 
 CATEGORIES = [category(index) for index in range(28)]
 

@@ -25,7 +25,7 @@ from gatdiag.summary import (
     with_null_layer,
 )
 from tests.figures.odd_runs import bare_run, recorded_run
-from tests.report.builder import build
+from tests.page.builder import build
 from tests.run.synthetic import synthetic_meta, synthetic_run
 
 

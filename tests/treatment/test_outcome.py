@@ -5,7 +5,7 @@ import pytest
 from gatdiag.diagnosis import Diagnosis
 from gatdiag.treatment import Treatment, Trial
 from gatdiag.treatment.outcome import Metric, choose_metric
-from tests.report.builder import build
+from tests.page.builder import build
 
 LOSS, SCORE = Metric("loss", False), Metric("val_acc", True)
 

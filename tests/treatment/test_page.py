@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.page.test_page import HOSTILE
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import gatdiag
@@ -10,8 +11,7 @@ from gatdiag.diagnosis import Action, Diagnosis, Evidence, Finding
 from gatdiag.errors import InputError
 from gatdiag.treatment import Treatment, Trial
 from gatdiag.treatment.page import write_page
-from tests.report.builder import Reader, build
-from tests.report.test_page import HOSTILE
+from tests.page.builder import Reader, build
 from tests.treatment.loops import loop, make
 
 

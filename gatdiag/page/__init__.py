@@ -1,6 +1,6 @@
-"""Report: runs -> one self-contained HTML page.
+"""The page: runs -> one self-contained HTML page.
 
-    page        write_report: the page as a file; each run once, with a unique name
+    document    report: the page as a file; each run once, with a unique name
     sections    the sections of one run, and of the comparison of several
     screen      the first screen of a run: verdict, tiles, strip of layers
     chart       values by layer and step, for the chart that answers to the mouse
@@ -12,6 +12,6 @@
 The verdict comes from `gatdiag.diagnosis`. All text from the user is escaped by a template, or inside an image.
 """
 
-from gatdiag.report.page import write_report
+from gatdiag.page.document import report
 
-__all__ = ["write_report"]
+__all__ = ["report"]

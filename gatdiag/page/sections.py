@@ -7,11 +7,11 @@ from typing import Any
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
-from gatdiag.report.chart import chart_data
-from gatdiag.report.plots import FigureBlock, figure_block
-from gatdiag.report.screen import USUAL, Screen, screen
-from gatdiag.report.story import recorder_notes, run_warnings, story
-from gatdiag.report.tables import Cell, Table, run_tables, settings_tables
+from gatdiag.page.chart import chart_data
+from gatdiag.page.plots import FigureBlock, figure_block
+from gatdiag.page.screen import USUAL, Screen, screen
+from gatdiag.page.story import recorder_notes, run_warnings, story
+from gatdiag.page.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
 from gatdiag.summary import is_empty, results
 

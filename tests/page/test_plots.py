@@ -11,9 +11,9 @@ import pytest
 
 import gatdiag
 from gatdiag.figures import figures_for
-from gatdiag.report import plots
-from gatdiag.report.plots import figure_block
-from tests.report.builder import build, contrast
+from gatdiag.page import plots
+from gatdiag.page.plots import figure_block
+from tests.page.builder import build, contrast
 from tests.run.synthetic import synthetic_run
 
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 import gatdiag
+from gatdiag.page.screen import screen
 from gatdiag.quantities import HEALTHY
-from gatdiag.report.screen import screen
-from tests.report.builder import NO_LAYERS, build
+from tests.page.builder import NO_LAYERS, build
 
 LOSS = {"loss": np.geomspace(2.0, 0.02, 40)}
 STUCK = {"loss": 2.0 + 0.001 * np.sin(np.arange(40))}

@@ -17,8 +17,8 @@ import gatdiag
 from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import join_names, one_line, replace_invisible, short
-from gatdiag.report.sections import RunSection, comparison, run_sections
-from gatdiag.report.tables import Table, cell_text, sort_key, table_of_quantities
+from gatdiag.page.sections import RunSection, comparison, run_sections
+from gatdiag.page.tables import Table, cell_text, sort_key, table_of_quantities
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
@@ -27,14 +27,14 @@ Runs = Run | PathLike | Iterable[Run | PathLike]
 _HEAD = 4096  # characters that contain the generator tag of a report
 
 
-def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwrite: bool = False) -> Path:
+def report(runs: Runs, path: PathLike | None = None, *, title: str | None = None, overwrite: bool = False) -> Path:
     """Write one self-contained HTML page about one run, or comparing several.
 
     The page loads nothing: figures, style and script are inlined. The file is replaced atomically.
 
     Args:
         runs: A run or its folder, or several of either, in the order in which they are compared.
-        path: The file to write; its folder is created if needed.
+        path: The file to write; its folder is created if needed. By default `default_name` in the current folder.
         title: Heading of the page; by default the names of the runs.
         overwrite: Replace any existing file. By default only an earlier gatdiag report is replaced.
 
@@ -46,16 +46,24 @@ def write_report(runs: Runs, path: PathLike, *, title: str | None = None, overwr
         OSError: The file cannot be written.
 
     Example:
-        >>> write_report("no such run", "report.html")
+        >>> report("no such run")
         Traceback (most recent call last):
         gatdiag.errors.InputError: ...
     """
-    if not os.fspath(path):
+    if path is not None and not os.fspath(path):
         raise InputError("Expected a file name for the report, got an empty path")
-    target = Path(path)
     opened = open_runs(runs)
+    target = Path(default_name([run.folder for run in opened]) if path is None else path)
     check_target(target, overwrite=overwrite)
     return write(render_page(opened, title), target)
+
+
+def default_name(folders: Sequence[Path]) -> str:
+    """The name of a page about runs, after their folders: A.html, A-vs-B.html, A-and-2-more.html."""
+    first, *others = [folder.name for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    if len(others) == 1:
+        return f"{first}-vs-{others[0]}.html"
+    return f"{first}-and-{len(others)}-more.html" if others else f"{first}.html"
 
 
 def write(text: str, target: Path) -> Path:
@@ -161,7 +169,7 @@ def _contents(sections: Sequence[RunSection]) -> Iterator[tuple[str, str]]:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("gatdiag.report", "templates"),
+        loader=PackageLoader("gatdiag.page", "templates"),
         autoescape=True,
         # remove control and direction characters from plain text
         finalize=lambda value: replace_invisible(value) if type(value) is str else value,
@@ -175,7 +183,7 @@ def _environment() -> Environment:
 
 @cache
 def _asset(name: str) -> str:
-    return resources.files("gatdiag.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files("gatdiag.page").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 class Labeled(Run):

@@ -10,7 +10,7 @@ from html import unescape
 import pytest
 
 import gatdiag
-from gatdiag.report import sections
+from gatdiag.page import sections
 from tests.run.synthetic import synthetic_run
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -94,7 +94,7 @@ def report(stuck, page, tmp_path_factory):
     fine = synthetic_run(folder / "fine", steps=60, layers=3, neurons=2, name="x" * 300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "figures_for", lambda runs: gatdiag.figures.figures_for(runs)[:1])
-        return folder / "one.html", gatdiag.write_report([stuck, fine], folder / "two.html")
+        return folder / "one.html", gatdiag.report([stuck, fine], folder / "two.html")
 
 
 @pytest.mark.parametrize(("which", "width"), [(0, 360), (0, 1280), (1, 360)])

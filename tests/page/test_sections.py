@@ -3,10 +3,10 @@ import pytest
 
 import gatdiag
 from gatdiag.figures import figures_for, table
-from gatdiag.report import plots, sections
-from gatdiag.report.sections import comparison, comparison_table, run_sections
-from gatdiag.report.tables import cell_text
-from tests.report.builder import NO_LAYERS, build
+from gatdiag.page import plots, sections
+from gatdiag.page.sections import comparison, comparison_table, run_sections
+from gatdiag.page.tables import cell_text
+from tests.page.builder import NO_LAYERS, build
 from tests.run.synthetic import synthetic_run
 
 

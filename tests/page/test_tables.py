@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatdiag.diagnosis.wording import MINUS, TIMES
-from gatdiag.report.tables import (
+from gatdiag.page.tables import (
     cell_text,
     gradient_table,
     law_tables,
@@ -14,7 +14,7 @@ from gatdiag.report.tables import (
     sort_key,
     table_of_quantities,
 )
-from tests.report.builder import NO_LAYERS, build
+from tests.page.builder import NO_LAYERS, build
 
 GROUPS = [{"lr": 0.1, "parameters": ["a"]}, {"lr": 0.01, "momentum": 0.9, "parameters": ["b", "c"]}]
 DASH = "\N{EN DASH}"

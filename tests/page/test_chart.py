@@ -2,8 +2,8 @@ import json
 
 import numpy as np
 
-from gatdiag.report.chart import chart_data
-from tests.report.builder import NO_LAYERS, build
+from gatdiag.page.chart import chart_data
+from tests.page.builder import NO_LAYERS, build
 
 GRADIENT = "parameters.relative_gradient_norm"
 

@@ -1,7 +1,7 @@
 import pytest
 
 import gatdiag
-from gatdiag.report.page import render_page
+from gatdiag.page.document import render_page
 from tests.run.synthetic import synthetic_run
 
 

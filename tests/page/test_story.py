@@ -3,9 +3,9 @@ import math
 import pytest
 
 from gatdiag.diagnosis.thresholds import limit
-from gatdiag.report.story import count_parameters, describe_optimizer, recorder_notes, run_warnings, story
+from gatdiag.page.story import count_parameters, describe_optimizer, recorder_notes, run_warnings, story
 from tests.figures.odd_runs import recorded_run
-from tests.report.builder import build
+from tests.page.builder import build
 from tests.run.synthetic import synthetic_meta
 
 GROUP = {"lr": 0.1, "weight_decay": 0.0, "parameters": []}

@@ -14,9 +14,9 @@ import pytest
 import gatdiag
 from gatdiag.errors import InputError
 from gatdiag.figures import figures_for
-from gatdiag.report import sections
-from gatdiag.report.page import check_target, open_runs, render_page, unique_labels, write_report
-from tests.report.builder import NO_LAYERS, Reader, build, contrast, rewrite_meta
+from gatdiag.page import sections
+from gatdiag.page.document import check_target, open_runs, render_page, report, unique_labels
+from tests.page.builder import NO_LAYERS, Reader, build, contrast, rewrite_meta
 from tests.run import synthetic
 from tests.run.synthetic import synthetic_run
 
@@ -237,7 +237,7 @@ def small(tmp_path, monkeypatch):
 
 def test_the_page_is_written_where_it_was_asked_for(small, tmp_path):
     target = tmp_path / "new" / "folder" / "page.html"
-    assert write_report(small, str(target), title="Mine & <yours>") == target
+    assert report(small, str(target), title="Mine & <yours>") == target
     text = target.read_text(encoding="utf-8")
     assert "<title>Mine &amp; &lt;yours&gt;</title>" in text
     assert [path.name for path in target.parent.iterdir()] == ["page.html"]
@@ -254,8 +254,8 @@ def test_equal_runs_give_the_same_page_but_for_the_time(small):
 
 
 def test_an_earlier_report_is_replaced(small, tmp_path):
-    target = write_report(small, tmp_path / "page.html", title="Old title")
-    write_report(small, target, title="New title")
+    target = report(small, tmp_path / "page.html", title="Old title")
+    report(small, target, title="New title")
     assert "Old title" not in target.read_text()
 
 
@@ -264,21 +264,21 @@ def test_no_other_file_is_replaced_unasked(small, tmp_path, content):
     target = tmp_path / "page.html"
     target.write_text(content)
     with pytest.raises(InputError, match="not a gatdiag report"):
-        write_report(small, target)
+        report(small, target)
     assert target.read_text() == content
-    write_report(small, target, overwrite=True)
+    report(small, target, overwrite=True)
     assert "ten layers" in target.read_text()
 
 
 def test_a_failure_leaves_the_earlier_page_and_no_litter(small, tmp_path, monkeypatch):
-    target = write_report(small, tmp_path / "page.html", title="first")
+    target = report(small, tmp_path / "page.html", title="first")
 
     def fail(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(small, target, title="second")
+        report(small, target, title="second")
     assert "first" in target.read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"run", "page.html"}
 
@@ -287,9 +287,9 @@ def test_a_failure_leaves_the_earlier_page_and_no_litter(small, tmp_path, monkey
 def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, folder):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError):
-        write_report(tmp_path / folder, tmp_path / "page.html")
+        report(tmp_path / folder, tmp_path / "page.html")
     with pytest.raises(InputError, match="at least one run"):
-        write_report([], tmp_path / "page.html")
+        report([], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

@@ -9,8 +9,8 @@ from gatdiag.card import Tone
 from gatdiag.diagnosis import Diagnosis
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
+from gatdiag.page.story import count_parameters, describe_change, format_metric
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity
-from gatdiag.report.story import count_parameters, describe_change, format_metric
 from gatdiag.run import Run
 from gatdiag.summary import (
     TrainingFacts,

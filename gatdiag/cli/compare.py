@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     from gatdiag.run import Run
 
 _MAX_NAMES: Final = 6  # layers in a note
-_MAX_ALIKE: Final = 2  # rows of one role and quantity, unless all are asked for
 _CHANGED: Final = "changed_fraction_005"
+_NO_SIZE: Final[Mapping[str, Callable[[float], bool]]] = {  # values without a factor between them, first the worst
+    "undefined": math.isnan,
+    "infinite": math.isinf,
+    "zero": lambda value: value == 0,
+    "negative": lambda value: value < 0,
+}
 
 
 def compare(
@@ -115,31 +120,31 @@ def _flat_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(row: Mapping[Hashable, Any]) -> str:
-    """How B differs from A: by the factor or, of a share, by the difference."""
+    """How B differs from A: by the factor; of a share or of c, by the difference; or which of them has no size."""
     from gatdiag.diagnosis.wording import TIMES, number, plain
 
     if row["factor"] > 0:
         factor = row["factor"]
         return plain(f"{TIMES} {number(factor)}" if factor > 1 else f"/ {number(1 / factor)}")
+    if math.isinf(row["difference"]):
+        sides = (("A", row["first"]), ("B", row["second"]))
+        return next(f"{what} in {side}" for what, is_so in _NO_SIZE.items() for side, value in sides if is_so(value))
     change = row["second"] - row["first"]
-    return plain(f"{'+' if change > 0 else ''}{number(change)}") if math.isfinite(change) else ""
+    return plain(f"{'+' if change > 0 else ''}{number(change)}")
 
 
 def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool) -> None:
     console = plain_console()
-    varied = differing[differing.groupby(["role", "quantity"]).cumcount() < _MAX_ALIKE]
+    varied = differing.drop_duplicates(["role", "quantity"])  # each in the layer where it differs most
     shown = differing if most == 0 else varied.head(most)
     table = make_table(["layer", "quantity"], ["A", "B", "difference"])
     for row in shown.to_dict("records"):
         names = (printable(str(row["layer"])), ", ".join(filter(None, (row["quantity"], row["role"]))))
-        table.add_row(*names, f"{row['first']:.3g}", f"{row['second']:.3g}", _describe(row))
+        table.add_row(*names, *(format_number(row[side], ".3g") for side in ("first", "second")), _describe(row))
     if len(shown):
         console.print(table)
     else:
         console.print("No measured quantity differs." if share_layers else "The two have no layer in common.")
     left_out = len(differing) - len(shown)
     if left_out:
-        console.print(
-            f"{left_out} more differences are not shown: smaller ones, and more than {_MAX_ALIKE} of the same role and "
-            "quantity; --most 0 shows all"
-        )
+        console.print(f"Each quantity where it differs most; --most 0 shows the other {left_out} differences, too.")

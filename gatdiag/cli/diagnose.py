@@ -6,13 +6,16 @@ The JSON document has the keys ``version`` (3) and ``diagnoses``: for each sourc
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.padding import Padding
+from rich.console import Console
 from rich.text import Text
 
 from gatdiag.cli.options import AsJson, FailOn, Level
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 _COLORS: Final = {"error": "red", "warning": "yellow", "note": "default", "healthy": "green", "undetermined": "blue"}
 _STYLES: Final = {"code": "cyan", "heading": "bold"}
+_IN_PARENTHESES: Final = re.compile(r" \([^()]*\)")
+_MOST_LINES: Final = 12  # of a terminal, for one finding
 _FOUND: Final = 1  # exit status where a finding or the verdict is at or above --fail-on
 _UNDETERMINED: Final = 3  # exit status where too little was recorded to say whether a training went well
 
@@ -89,17 +94,39 @@ def to_run(opened: Run | list[Checkpoint], scratch: Path) -> Run:
 
 
 def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
-    """Print a diagnosis, in short; ``reasons`` is where to find why checks were skipped."""
+    """Print a diagnosis in short; ``reasons`` is where to find why checks were skipped.
+
+    On a terminal in color, wrapped at spaces, with the evidence in what is left of twelve lines; else a line each.
+    """
     console = plain_console()
-    for part, line in diagnosis.parts(reasons):
-        if part == "aside":
-            continue
-        text = Text(printable(line.lstrip()), _STYLES.get(part, ""))
-        if part in _COLORS:
-            text.stylize(f"bold {_COLORS[part]}", 0, _length_of_title(text.plain))
-        indented = Padding(text, (0, 0, 0, len(line) - len(line.lstrip())))
-        is_broken = console.is_terminal and part != "code"  # what is to be pasted is not
-        console.print(indented if is_broken else Text(" " * indented.left).append_text(text), soft_wrap=not is_broken)
+    parts = [(part, line) for part, line in diagnosis.parts(reasons) if part != "aside"]
+    if not console.is_terminal:
+        for _, line in parts:
+            console.print(Text(printable(line)), soft_wrap=True)
+        return
+    of_verdict = [parts[0], *takewhile(lambda one: one[0] not in _COLORS, parts[1:])]
+    taken = sum(_height(console, *one) for one in of_verdict if one[0] != "evidence")
+    for part, line in parts:
+        if part == "evidence" and _height(console, part, line) > _MOST_LINES - taken:
+            line = _IN_PARENTHESES.sub("", line)  # the threshold remains, without its reason
+        for row in _rows(console, part, line):
+            console.print(row, soft_wrap=True)
+
+
+def _height(console: Console, part: str, line: str) -> int:
+    return sum(ceil(len(row) / console.width) for row in _rows(console, part, line))
+
+
+def _rows(console: Console, part: str, line: str) -> Iterable[Text]:
+    """The line as rows of the console, all indented alike; code to paste is not broken."""
+    text = Text(printable(line.lstrip()), _STYLES.get(part, ""))
+    indent = " " * (len(line) - len(line.lstrip()))
+    if part in _COLORS:
+        text.stylize(f"bold {_COLORS[part]}", 0, _length_of_title(text.plain))
+    rows = [text] if part == "code" else text.wrap(console, console.width - len(indent))
+    for row in rows:
+        row.rstrip()
+        yield Text(indent).append_text(row)
 
 
 def _length_of_title(line: str) -> int:

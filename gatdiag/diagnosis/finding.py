@@ -15,7 +15,9 @@ __all__ = [
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
-Part: TypeAlias = Literal["error", "warning", "note", "healthy", "undetermined", "heading", "code", "detail", "aside"]
+Part: TypeAlias = Literal[
+    "error", "warning", "note", "healthy", "undetermined", "heading", "code", "evidence", "detail", "aside"
+]
 """What a line of a diagnosis is: a finding, by its severity, or what belongs to the one above; an aside can wait."""
 
 HEALTHY: Final = "healthy"
@@ -109,7 +111,7 @@ class Finding:
             yield from (("code", f"    {line}") for line in self.remedy.splitlines())
         first, *more = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence] or [""]
         if first:
-            yield "detail", plain(f"  evidence: {first}. {self.threshold}")
+            yield "evidence", plain(f"  evidence: {first}. {self.threshold}")
         if more:
             yield "aside", plain(f"  also measured: {'; '.join(more)}")
         if self.falsified_by:

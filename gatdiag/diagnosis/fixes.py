@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import isclose, prod
 from typing import Any, Final
 
@@ -97,7 +98,13 @@ class Remedy:
         """What the user pastes."""
         *_, last = [None, *(fix for fix in self.actions if _creates_optimizer(fix))]
         shown = [fix for fix in self.fixes if fix is last or isinstance(fix, Manual) or not _creates_optimizer(fix)]
-        return _join_loops([_merge_optimizers(self.actions) if fix is last else fix.code for fix in shown])
+        codes = [
+            _insert_all(layers, [fix.settings for fix in alike if isinstance(fix, Action)])
+            if layers
+            else _join_loops([_merge_optimizers(self.actions) if fix is last else fix.code for fix in alike])
+            for layers, alike in groupby(shown, _insertion_place)
+        ]
+        return "\n".join(codes)
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -251,17 +258,33 @@ def _draw(parameters: Sequence[str], vectors: Sequence[str] = ()) -> str:
     return "\n".join(loops)
 
 
-def _insert_after(layers: Sequence[str], module: str, width: int = 0, scale: float = 1.0) -> str:
+def _insert_after(**settings: Any) -> str:
+    return _insert_all(settings["layers"], [settings])
+
+
+def _insertion_place(fix: Action | Manual) -> tuple[str, ...]:
+    """The layers after which a fix inserts a module; empty for other fixes."""
+    return tuple(fix.settings["layers"]) if isinstance(fix, Action) and fix.name == "insert_after" else ()
+
+
+def _insert_all(layers: Sequence[str], modules: Sequence[Mapping[str, Any]]) -> str:
+    """A loop that inserts modules after each of the layers, one after the other."""
+    made = [_module(**{key: value for key, value in one.items() if key != "layers"}) for one in modules]
+    loop, name = _loop(layers)
+    lines = [f"{loop}  # before the optimizer is created"]
+    if len(made) > 1:
+        lines.append(f"    for layer in ({', '.join(made)}):")
+    indent, inserted = ("        ", "layer") if len(made) > 1 else ("    ", made[0])
+    return "\n".join([*lines, f"{indent}gatdiag.remedies.insert_after_(model, {name}, {inserted})"])
+
+
+def _module(module: str, width: int = 0, scale: float = 1.0) -> str:
     made = {
         "LayerNorm": f"torch.nn.LayerNorm({width})",
         "ReLU": "torch.nn.ReLU()",
         "Skip": f"gatdiag.remedies.Skip({scale:g})",
     }
-    loop, name = _loop(layers)
-    return (
-        f"{loop}  # before the optimizer is created\n"
-        f"    gatdiag.remedies.insert_after_(model, {name}, {made.get(module, module)})"
-    )
+    return made.get(module, module)
 
 
 def _loop(names: Sequence[str]) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.cli.diagnose import print_diagnosis
+from gatdiag.diagnosis import Diagnosis, Evidence, Finding
 from tests.page.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
 
@@ -154,21 +155,62 @@ def test_two_are_compared_by_what_is_wrong_with_each(folder):
     assert f"[init-unbalanced] B: {folder / 'fine'} No problem found. The network " in words
 
 
-def test_on_a_terminal_a_finding_takes_twelve_lines_in_color_and_piped_it_is_plain(folder, monkeypatch):
-    def shown(width, *, is_terminal):
-        console = Console(
-            file=StringIO(), width=width, force_terminal=is_terminal, color_system="standard" if is_terminal else None
-        )
-        monkeypatch.setattr("gatdiag.cli.diagnose.plain_console", lambda: console)
-        print_diagnosis(gatdiag.diagnose(gatdiag.load(folder / "stuck")), "gatdiag diagnose --json")
-        return console.file.getvalue()
+def shown(monkeypatch, diagnosis, width, *, is_terminal=True):
+    """What is printed, as a terminal shows it: with lines that are longer than it is wide broken."""
+    colors = "standard" if is_terminal else None
+    console = Console(file=StringIO(), width=width, force_terminal=is_terminal, color_system=colors)
+    monkeypatch.setattr("gatdiag.cli.diagnose.plain_console", lambda: console)
+    print_diagnosis(diagnosis, "gatdiag diagnose --json")
+    return console.file.getvalue()
 
-    for width in (80, 120):
-        text = shown(width, is_terminal=True)
-        assert len(text.splitlines()) <= 12
+
+def rows_of(text, width):
+    lines = [Text.from_ansi(line).plain for line in text.splitlines()]
+    return [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+
+
+def test_on_a_terminal_a_finding_takes_twelve_lines_in_color(folder, monkeypatch):
+    diagnosis = gatdiag.diagnose(gatdiag.load(folder / "stuck"))
+    words = {word for line in diagnosis.lines("gatdiag diagnose --json") for word in line.split()}
+    for width in (80, 100, 120):
+        text = shown(monkeypatch, diagnosis, width)
+        assert len(rows_of(text, width)) <= 12
         assert "\x1b[1;31merror: Neurons are out of balance from the start\x1b[0m" in text
-        lines = [Text.from_ansi(line).plain.rstrip() for line in text.splitlines()]
-        assert all(len(line) <= width for line in lines if not line.startswith("    "))  # what is pasted is not broken
-    assert "\x1b" not in shown(80, is_terminal=False)
-    parts = gatdiag.diagnose(gatdiag.load(folder / "stuck")).parts("gatdiag diagnose --json")
-    assert shown(80, is_terminal=False).splitlines() == [line for part, line in parts if part != "aside"]
+        assert "\x1b[36mgatdiag.remedies.initialize_(" in text
+        unbroken = [line for line in map(str.rstrip, Text.from_ansi(text).plain.splitlines()) if line]
+        assert {word for line in unbroken for word in line.split()} <= words  # none is broken
+        assert unbroken[-1].endswith("checks were not made: gatdiag diagnose --json says why")
+
+
+def test_long_evidence_gives_way_to_a_long_remedy(monkeypatch):
+    remedy = "\n".join(f"model.layer_{number} = torch.nn.Linear(8, 8)  # {'wide ' * 9}" for number in range(4))
+    finding = Finding(
+        "dead-units", "error", "Dead units", "They stay dead.", (Evidence("share of dead units", 1.0),),
+        "Flagged from 0.9 (share of units that are zero at every node; healthy runs 0 to 0.69, faulty runs 1).",
+        remedy=remedy,
+    )  # fmt: skip
+    diagnosis = Diagnosis((finding,), {"rank-collapse": "no loss was logged"}, "failing", "the loss did not fall")
+    narrow, wide = (rows_of(shown(monkeypatch, diagnosis, width), width) for width in (80, 200))
+    assert len(narrow) == 12
+    assert "  evidence: share of dead units: 1. Flagged from 0.9." in narrow
+    assert any(line.endswith("healthy runs 0 to 0.69, faulty runs 1).") for line in wide)
+
+
+def test_piped_a_diagnosis_is_neither_wrapped_nor_in_color(folder, monkeypatch):
+    diagnosis = gatdiag.diagnose(gatdiag.load(folder / "stuck"))
+    text = shown(monkeypatch, diagnosis, 80, is_terminal=False)
+    parts = diagnosis.parts("gatdiag diagnose --json")
+    assert text.splitlines() == [line for part, line in parts if part != "aside"]
+
+
+def test_the_ten_quantities_that_differ_most_are_shown_by_size(folder):
+    arguments = ["compare", str(folder / "stuck"), str(folder / "fine")]
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    table = done.stdout.partition("difference ")[2].splitlines()[2:]
+    rows = table[: table.index("")] if "" in table else [line for line in table if line.strip()][:10]
+    assert len(rows) == 10
+    assert len({" ".join(row.split()[1:-4]) for row in rows}) > 5
+    assert all("%" not in row for row in rows)
+    assert "Each quantity where it differs most; --most 0 shows the other " in done.stdout
+    every = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*arguments, "--most", "0"]).stdout
+    assert len(every.splitlines()) > len(done.stdout.splitlines()) + 10

@@ -124,8 +124,8 @@ def test_modules_for_the_same_layers_are_inserted_in_one_loop():
     )
     assert remedy.code == (
         "for i in range(1, 3):  # before the optimizer is created\n"
-        '    gatdiag.remedies.insert_after_(model, f"convs.{i}", torch.nn.LayerNorm(8))\n'
-        '    gatdiag.remedies.insert_after_(model, f"convs.{i}", torch.nn.ReLU())\n'
+        "    for layer in (torch.nn.LayerNorm(8), torch.nn.ReLU()):\n"
+        '        gatdiag.remedies.insert_after_(model, f"convs.{i}", layer)\n'
         "for name in ['out']:  # before the optimizer is created\n"
         "    gatdiag.remedies.insert_after_(model, name, torch.nn.ReLU())"
     )

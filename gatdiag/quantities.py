@@ -59,7 +59,7 @@ _RANK = "Zhang et al., arXiv 2502.04591"
 _MAD = "Chen et al., AAAI 2020"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quantity:
     """One recorded column.
 
@@ -110,6 +110,10 @@ class Quantity:
     relative_to: str = ""
     is_share: bool = False
     is_compared: bool = True
+
+    def __repr__(self) -> str:
+        """For example ``Quantity(layers.output_norm)``."""
+        return f"Quantity({self.table}.{self.name})"
 
     @property
     def is_over_orders(self) -> bool:

@@ -33,7 +33,7 @@ _MAX_PATHS: Final = 2  # shown in a note
 _ALWAYS: Final = ("norm", "non_finite", *(each.name for each in columns("parameters") if each.function), "c")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The result of `inspect`.
 
@@ -50,6 +50,14 @@ class Inspection:
     structure: Structure
     notes: tuple[str, ...]
     mismatches: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """For example ``Inspection(3 checkpoints, 10 layers, 0 mismatches)``."""
+        counts = len(self.checkpoints), len(self.structure)
+        checkpoints, layers = (
+            f"{n} {what}{'s' * (n != 1)}" for n, what in zip(counts, ("checkpoint", "layer"), strict=True)
+        )
+        return f"Inspection({checkpoints}, {layers}, {len(self.mismatches)} mismatches)"
 
 
 def inspect(

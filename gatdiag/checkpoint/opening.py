@@ -30,7 +30,7 @@ class UnknownFormatError(InputError):
     """A file or folder that does not look like a checkpoint."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A saved checkpoint.
 
@@ -57,6 +57,11 @@ class Checkpoint:
     epoch: int | None
     optimizer: OptimizerState | None
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """For example ``Checkpoint('epoch4.pt', torch, 12 tensors)``."""
+        count = len(self.tensors)
+        return f"Checkpoint({str(self.path)!r}, {self.format}, {count} tensor{'s' * (count != 1)})"
 
     @property
     def position(self) -> int | None:

@@ -77,7 +77,7 @@ def _open_folder(folder: Path, opened: dict[str, Checkpoint]) -> None:
     if not found:
         raise next(iter(without_model), InputError(f"Expected checkpoints in {format_path(folder)}, found none"))
     for reason in without_model:
-        warnings.warn(f"Skipped: {reason}", stacklevel=3)
+        warnings.warn(f"gatdiag: skipped: {reason}", stacklevel=3)
 
 
 def _expand(path: Path) -> list[Path]:

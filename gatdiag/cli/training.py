@@ -89,5 +89,5 @@ def count_progress(name: str, total: int) -> Iterator[Callable[..., None]]:
 def report_failures(reasons: Collection[str], total: int) -> str:
     """Print each reason with its number of trainings on standard error; returns the message of the whole command."""
     for reason, count in Counter(reasons).items():
-        typer.echo(printable(f"{count} failed: {reason}"), err=True)
+        typer.echo(printable(f"gatdiag: {count} failed: {reason}"), err=True)
     return f"{len(reasons)} of {total} trainings failed and will be retried by the next run"

@@ -85,7 +85,7 @@ def treat(
             folder=out,
             overwrite=overwrite,
             progress=sys.stderr.isatty(),
-            on_progress=lambda text: typer.echo(text, err=True),
+            on_progress=lambda text: typer.echo(f"gatdiag: {text}", err=True),
         )
     plain_console().print(str(done), soft_wrap=True)
     typer.echo(f"Page: {done.folder / PAGE}")

@@ -26,7 +26,7 @@ ENTRY_POINTS: Final = "gatdiag.causes"
 _Function = TypeVar("_Function", bound=Check)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cause:
     """What all findings of one code have in common.
 
@@ -68,6 +68,10 @@ class Cause:
     limits: tuple[str, ...] = ()
     check: Check | None = None
     text: str = ""
+
+    def __repr__(self) -> str:
+        """For example ``Cause(dead-units)``."""
+        return f"Cause({self.code})"
 
     def run(self, facts: Any) -> Result:
         """Make the check, unless something that it needs is missing."""
@@ -149,7 +153,7 @@ def load_plugins() -> None:
         try:
             point.load()
         except Exception as error:
-            warnings.warn(f"the causes of {point.value} could not be loaded: {error!r}", stacklevel=2)
+            warnings.warn(f"gatdiag: the causes of {point.value} could not be loaded: {error!r}", stacklevel=2)
 
 
 def rank(code: str, *, is_late: bool = False) -> float:

@@ -23,7 +23,7 @@ _HEADINGS: Final[dict[Group, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """One figure: its texts, the function that computes its data, and the function that draws them.
 
@@ -57,6 +57,10 @@ class Figure:
     equation: str = ""
     applies_to: Callable[[Sequence[Run]], bool] = lambda _: True
     shared_options: Callable[[Sequence[Run]], dict[str, Any]] = lambda _: {}
+
+    def __repr__(self) -> str:
+        """For example ``Figure(overview)``."""
+        return f"Figure({self.name})"
 
     @property
     def is_comparison(self) -> bool:

@@ -134,10 +134,20 @@ def render(
     return content.getvalue()
 
 
+class Drawing(matplotlib.figure.Figure):
+    """A matplotlib figure that notebooks show, although pyplot does not know it."""
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        with style_context():
+            self.savefig(content, format="png")
+        return content.getvalue()
+
+
 def _draw_figure(
     figure: Figure, runs: Sequence[Run], values: pd.DataFrame, width: float, dpi: int
 ) -> matplotlib.figure.Figure:
-    drawn = matplotlib.figure.Figure(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
+    drawn = Drawing(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
     with full_step_range(runs[0]) if not figure.is_comparison else nullcontext():
         figure.draw(values, drawn)
     return drawn

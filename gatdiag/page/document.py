@@ -207,7 +207,7 @@ def unique_labels(runs: Sequence[Run]) -> list[Run]:
     by_folder: dict[Path, Run] = {}
     for run in runs:
         if by_folder.setdefault(run.folder.resolve(), run) is not run:
-            warnings.warn(f"{run.folder} was given more than once: it is shown once", stacklevel=3)
+            warnings.warn(f"gatdiag: {run.folder} was given more than once: it is shown once", stacklevel=3)
     found = []
     for folder, run in by_folder.items():
         alike = [other for other, named in by_folder.items() if named.name == run.name]

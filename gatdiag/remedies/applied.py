@@ -110,7 +110,9 @@ class Applied:
 
     def __repr__(self) -> str:
         """For example ``Applied(initialize: 48 changes, 2 skipped)``."""
-        return f"Applied({self.remedy}: {len(self.changes)} changes, {len(self.skipped)} skipped)"
+        count = len(self.changes)
+        changes = f"{count} change{'s' * (count != 1)}"
+        return f"{type(self).__name__}({self.remedy}: {changes}, {len(self.skipped)} skipped)"
 
     def _repr_html_(self) -> str:
         changes = [(change.where, change.what) for change in self.changes]

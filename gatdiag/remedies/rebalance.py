@@ -20,7 +20,7 @@ from gatdiag.structure.optimizers import parameters_of
 Towards: TypeAlias = Literal["c", "relative-gradients"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Rebalanced(Applied):
     """The result of `rebalance_`. All values are over the laws that were balanced.
 

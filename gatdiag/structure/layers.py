@@ -30,7 +30,7 @@ class ParameterInfo:
     module: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """A layer: a convolution with its submodules, or any other module that has parameters of its own.
 
@@ -48,8 +48,13 @@ class Layer:
     parameters: tuple[ParameterInfo, ...]
     executed: bool | None
 
+    def __repr__(self) -> str:
+        """For example ``Layer('convs.0', GATv2Conv, 3 parameters)``."""
+        count = len(self.parameters)
+        return f"Layer({self.name!r}, {self.kind}, {count} parameter{'s' * (count != 1)})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Structure:
     """The layers of a model in order, as a sequence: `structure[0]` is the first.
 
@@ -75,6 +80,10 @@ class Structure:
     def __getitem__(self, position: int) -> Layer:
         """The layer at a position, counted from 0."""
         return self.layers[position]
+
+    def __repr__(self) -> str:
+        """For example ``Structure(10 layers in execution order)``."""
+        return f"Structure({len(self)} layer{'s' * (len(self) != 1)} in {self.order} order)"
 
     def __str__(self) -> str:
         """One line per layer, and one per parameter with its role."""

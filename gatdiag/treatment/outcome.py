@@ -103,7 +103,12 @@ class Trial:
 
     def __repr__(self) -> str:
         """For example ``Trial(after-1, it helped)``."""
-        return f"Trial({self.name}, {self.failure or ('it helped' if self.helped else 'it did not help')})"
+        return f"Trial({self.name}{f', {self.result}' if self.actions else ''})"
+
+    @property
+    def result(self) -> str:
+        """Whether the remedy helped, or why it could not be tried."""
+        return self.failure or ("it helped" if self.helped else "it did not help")
 
     @property
     def verdict(self) -> Finding | None:
@@ -230,4 +235,4 @@ def _describe_fix(fix: Finding) -> str:
 def describe_trial(trial: Trial) -> str:
     """A line: what was changed, and whether it helped."""
     what = "; ".join(trial.changes) or ", ".join(map(str, trial.actions))
-    return f"{trial.name}: {what}: {trial.failure or ('it helped' if trial.helped else 'it did not help')}"
+    return f"{trial.name}: {what}: {trial.result}"

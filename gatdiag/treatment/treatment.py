@@ -271,9 +271,12 @@ class _Session:
                 done = Treatment(self.folder, self.seeds, self.metric, trial)
             else:
                 done = replace(self.done, trials=(*self.done.trials, trial))
-            warn(f"the treatment was cut short; what was recorded is shown in {write_page(done, error)}", stacklevel=4)
+            warn(
+                f"gatdiag: the treatment was cut short; what was recorded is shown in {write_page(done, error)}",
+                stacklevel=4,
+            )
         except Exception as problem:  # do not hide the original exception
-            warn(f"the treatment was cut short, and its page could not be written: {problem}", stacklevel=4)
+            warn(f"gatdiag: the treatment was cut short, and its page could not be written: {problem}", stacklevel=4)
 
     def check_model(self, model: Any) -> None:
         """Raise InputError unless make_model() returned a new model with the same parameters as before."""

@@ -316,3 +316,10 @@ class TestFindings:
                 parameter[0] = 0
         assert self.of(model.state_dict(), tmp_path) == {}
         assert gatdiag.load(tmp_path / "run").parameters[["dead_rows", "dead_columns"]].isna().all(axis=None)
+
+
+def test_checkpoints_are_a_line_of_text(tmp_path):
+    torch.save(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2)).state_dict(), tmp_path / "a.pt")
+    opened = open_all(tmp_path / "a.pt")
+    assert repr(opened) == f"[Checkpoint({str(tmp_path / 'a.pt')!r}, torch, 4 tensors)]"
+    assert repr(inspect(opened, tmp_path / "run")) == "Inspection(1 checkpoint, 2 layers, 0 mismatches)"

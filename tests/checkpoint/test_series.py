@@ -85,7 +85,7 @@ def test_what_holds_no_model_is_skipped_in_a_folder(tmp_path):
     parameter = torch.nn.Parameter(torch.ones(1))
     torch.save(torch.optim.SGD([parameter]).state_dict(), tmp_path / "optimizer.pt")
     torch.save({"arguments": torch.nn.ReLU}, tmp_path / "arguments.bin")
-    with pytest.warns(UserWarning, match=r"Skipped.*(optimizer\.pt|arguments\.bin)") as told:
+    with pytest.warns(UserWarning, match=r"^gatdiag: skipped: .*(optimizer\.pt|arguments\.bin)") as told:
         assert names(open_all(tmp_path)) == ["model.pt"]
     assert len(told) == 2
     (tmp_path / "model.pt").unlink()

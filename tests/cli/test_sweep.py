@@ -41,7 +41,7 @@ def test_what_failed_is_one_line_and_the_rest_is_there(sweep, tmp_path):
     assert done.exit_code == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
     assert "1 of 2 trainings failed" in line
-    (reason,) = [line for line in done.stderr.splitlines() if line.startswith("1 failed: ")]
+    (reason,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: 1 failed: ")]
     assert "attention vector is zero" in reason
     assert len([*(tmp_path / "out" / "cells").iterdir()]) == 1
     assert "xavier" in done.stdout
@@ -50,7 +50,7 @@ def test_what_failed_is_one_line_and_the_rest_is_there(sweep, tmp_path):
 def test_where_every_training_fails_each_reason_is_a_line_and_there_is_no_table(sweep):
     done = sweep('data = ["no such graph", "none either"]\nlayers = 2\nseed = [0, 1]')
     assert (done.exit_code, done.stdout) == (2, "")
-    reasons = [line for line in done.stderr.splitlines() if line.startswith("2 failed: ")]
+    reasons = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: 2 failed: ")]
     assert ["no such graph" in line for line in reasons] == [True, False]
     assert "gatdiag: 4 of 4 trainings failed and will be retried by the next run" in done.stderr.splitlines()
 

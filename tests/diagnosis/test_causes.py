@@ -11,6 +11,7 @@ from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
 from gatdiag.diagnosis.laws import relative_to_weights
 from gatdiag.diagnosis.thresholds import limit, threshold_text
+from gatdiag.quantities import QUANTITIES
 from tests.figures.odd_runs import recorded_run
 from tests.page.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_meta
@@ -832,3 +833,9 @@ def test_a_run_without_a_step_has_no_constant_inputs(tmp_path):
     one = {"rows": 9, "columns": 2, "non_finite": 0, "relative_mu": 0.0, "largest_column": 1.0, "smallest_column": 1.0}
     run = build(tmp_path / "run", signals={"inputs": [{"name": "x", "row_norm": 1.0, **one}]})
     assert diagnose(run).skipped["input-constant"] == "no step was recorded"
+
+
+def test_what_a_catalog_holds_is_a_short_line():
+    everything = [*CAUSES.values(), *QUANTITIES]
+    assert max(len(repr(one)) for one in everything) < 60
+    assert repr(CAUSES["dead-units"]) == "Cause(dead-units)"

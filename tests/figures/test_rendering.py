@@ -12,7 +12,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from PIL import Image
 
 from gatdiag.errors import InputError
-from gatdiag.figures import FIGURES, figures_for, render, render_document, save_figures, table
+from gatdiag.figures import FIGURES, draw, figures_for, render, render_document, save_figures, table
 from gatdiag.figures.rendering import _draw_figure
 from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
@@ -202,3 +202,9 @@ def test_a_document_has_a_page_for_each_figure_with_its_title_and_run(runs, grow
 def test_a_document_is_the_same_each_time(runs, monkeypatch):
     monkeypatch.setattr("gatdiag.figures.rendering.FIGURES", [f for f in FIGURES if f.name == "unchanged_fraction"])
     assert render_document(runs["ordinary"]) == render_document(runs["ordinary"])
+
+
+def test_a_figure_of_a_run_shows_itself_in_a_notebook(runs):
+    shown = draw("training_curves", runs[0])._repr_png_()
+    assert shown.startswith(b"\x89PNG")
+    assert len(shown) > 5_000

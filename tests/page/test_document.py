@@ -316,7 +316,7 @@ def test_equal_names_get_the_shortest_path_that_tells_them_apart(tmp_path):
 def test_a_folder_comes_once_and_that_is_said(tmp_path):
     run = build(tmp_path / "run", name="a")
     (tmp_path / "x").mkdir()
-    with pytest.warns(UserWarning, match="shown once"):
+    with pytest.warns(UserWarning, match="^gatdiag: .* shown once"):
         assert unique_labels([run, gatdiag.load(tmp_path / "x" / ".." / "run")]) == [run]
 
 

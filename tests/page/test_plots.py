@@ -97,6 +97,6 @@ def test_a_figure_that_fails_says_so_in_its_place(run, figure, monkeypatch):
         raise ZeroDivisionError("<b>")
 
     monkeypatch.setattr(plots, "render", fail)
-    with pytest.warns(UserWarning, match="unchanged_fraction"):
+    with pytest.warns(UserWarning, match="^gatdiag: .*unchanged_fraction"):
         made = figure_block(figure, [run], "here")
     assert made.drawing == "<p>This figure could not be drawn: ZeroDivisionError(&#39;&lt;b&gt;&#39;)</p>"

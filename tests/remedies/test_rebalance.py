@@ -285,3 +285,11 @@ def test_undoing_puts_all_back_bit_for_bit():
     assert torch.equal(model(*inputs), output)
     optimizer.step()
     done.undo()
+
+
+def test_it_is_a_line_of_text_whatever_it_holds():
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+    done = rebalance_(model, torch.randn(5, 4))
+    assert len(done.factors) == 64
+    assert repr(done) == "Rebalanced(rebalance: 3 changes, 0 skipped)"
+    assert len(done._repr_html_()) < 1_000

@@ -27,3 +27,5 @@ def test_text():
         "    a.bias [2, 3]: feature weight",
         "2 b: APPNP, never executed",
     ]
+    assert repr(STRUCTURE) == "Structure(2 layers in execution order)"
+    assert repr(list(STRUCTURE)) == "[Layer('a', Linear, 2 parameters), Layer('b', APPNP, 0 parameters)]"

@@ -33,7 +33,7 @@ def test_what_ends_a_treatment_comes_through_and_what_was_recorded_is_shown(tmp_
             raise error
 
     with (
-        pytest.warns(UserWarning, match="the treatment was cut short; what was recorded is shown in"),
+        pytest.warns(UserWarning, match="^gatdiag: the treatment was cut short; what was recorded is shown in"),
         pytest.raises(type(error)) as raised,
     ):
         gatdiag.treat(make, train, seeds=[1, 2], folder=tmp_path / "t")

@@ -94,16 +94,17 @@ def to_run(opened: Run | list[Checkpoint], scratch: Path) -> Run:
 
 
 def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
-    """Print a diagnosis in short; ``reasons`` is where to find why checks were skipped.
+    """Print a diagnosis; ``reasons`` is where to find why checks were skipped.
 
-    On a terminal in color, wrapped at spaces, with the evidence in what is left of twelve lines; else a line each.
+    On a terminal in color, wrapped at spaces, without asides, and with the evidence in what is left of twelve lines.
+    Into a file or a pipe everything, each part on a line of its own.
     """
     console = plain_console()
-    parts = [(part, line) for part, line in diagnosis.parts(reasons) if part != "aside"]
     if not console.is_terminal:
-        for _, line in parts:
+        for line in diagnosis.lines(reasons):
             console.print(Text(printable(line)), soft_wrap=True)
         return
+    parts = [(part, line) for part, line in diagnosis.parts(reasons) if part != "aside"]
     of_verdict = [parts[0], *takewhile(lambda one: one[0] not in _COLORS, parts[1:])]
     taken = sum(_height(console, *one) for one in of_verdict if one[0] != "evidence")
     for part, line in parts:

@@ -199,8 +199,7 @@ def test_long_evidence_gives_way_to_a_long_remedy(monkeypatch):
 def test_piped_a_diagnosis_is_neither_wrapped_nor_in_color(folder, monkeypatch):
     diagnosis = gatdiag.diagnose(gatdiag.load(folder / "stuck"))
     text = shown(monkeypatch, diagnosis, 80, is_terminal=False)
-    parts = diagnosis.parts("gatdiag diagnose --json")
-    assert text.splitlines() == [line for part, line in parts if part != "aside"]
+    assert text.splitlines() == [*diagnosis.lines("gatdiag diagnose --json")]
 
 
 def test_the_ten_quantities_that_differ_most_are_shown_by_size(folder):

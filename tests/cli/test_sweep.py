@@ -39,9 +39,9 @@ def test_what_failed_is_one_line_and_the_rest_is_there(sweep, tmp_path):
     text = 'data = "csbm:nodes=200,features=16"\nlayers = 2\nwidth = 8\nepochs = 2\nlipschitz = "paper"\n'
     done = sweep(text + 'initialization = ["xavier", "balanced_xavier"]')
     assert done.exit_code == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
+    reason, line = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: ")]
     assert "1 of 2 trainings failed" in line
-    (reason,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: 1 failed: ")]
+    assert reason.startswith("gatdiag: 1 failed: ")
     assert "attention vector is zero" in reason
     assert len([*(tmp_path / "out" / "cells").iterdir()]) == 1
     assert "xavier" in done.stdout

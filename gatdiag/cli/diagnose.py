@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gatdiag.cli.options import AsJson, FailOn, Level
-from gatdiag.cli.printing import plain_console, print_json
+from gatdiag.cli.printing import COLORS, plain_console, print_json, rows
 from gatdiag.errors import InputError
 from gatdiag.names import printable
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gatdiag.diagnosis import Diagnosis
     from gatdiag.run import Run
 
-_COLORS: Final = {"error": "red", "warning": "yellow", "note": "default", "healthy": "green", "undetermined": "blue"}
-_STYLES: Final = {"code": "cyan", "heading": "bold"}
 _IN_PARENTHESES: Final = re.compile(r" \([^()]*\)")
 _MOST_LINES: Final = 12  # of a terminal, for one finding
 _FOUND: Final = 1  # exit status where a finding or the verdict is at or above --fail-on
@@ -105,35 +103,17 @@ def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
             console.print(Text(printable(line)), soft_wrap=True)
         return
     parts = [(part, line) for part, line in diagnosis.parts(reasons) if part != "aside"]
-    of_verdict = [parts[0], *takewhile(lambda one: one[0] not in _COLORS, parts[1:])]
+    of_verdict = [parts[0], *takewhile(lambda one: one[0] not in COLORS, parts[1:])]
     taken = sum(_height(console, *one) for one in of_verdict if one[0] != "evidence")
     for part, line in parts:
         if part == "evidence" and _height(console, part, line) > _MOST_LINES - taken:
             line = _IN_PARENTHESES.sub("", line)  # the threshold remains, without its reason
-        for row in _rows(console, part, line):
+        for row in rows(console, part, line):
             console.print(row, soft_wrap=True)
 
 
 def _height(console: Console, part: str, line: str) -> int:
-    return sum(ceil(len(row) / console.width) for row in _rows(console, part, line))
-
-
-def _rows(console: Console, part: str, line: str) -> Iterable[Text]:
-    """The line as rows of the console, all indented alike; code to paste is not broken."""
-    text = Text(printable(line.lstrip()), _STYLES.get(part, ""))
-    indent = " " * (len(line) - len(line.lstrip()))
-    if part in _COLORS:
-        text.stylize(f"bold {_COLORS[part]}", 0, _length_of_title(text.plain))
-    rows = [text] if part == "code" else text.wrap(console, console.width - len(indent))
-    for row in rows:
-        row.rstrip()
-        yield Text(indent).append_text(row)
-
-
-def _length_of_title(line: str) -> int:
-    """Of "error: Dead units: They stay dead." and of "No problem found. The network trains."."""
-    ends = [place for place in (line.find(": ", line.find(": ") + 1), line.find(". ")) if place > 0]
-    return min(ends, default=len(line))
+    return sum(ceil(len(row) / console.width) for row in rows(console, part, line))
 
 
 def exit_with_status(diagnoses: Sequence[Diagnosis], fail_on: Level) -> None:

@@ -1,16 +1,23 @@
-"""Output on the terminal: tables and JSON."""
+"""Output on the terminal: text in color, tables and JSON."""
 
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from gatdiag.names import printable
+
+COLORS: Final = {"error": "red", "warning": "yellow", "note": "default", "healthy": "green", "undetermined": "blue"}
+"""Of the titles of findings and headlines, by what they are; see `gatdiag.diagnosis.finding.Part`."""
+
+_STYLES: Final = {"code": "cyan", "heading": "bold"}
 _UNBROKEN: Final = 10_000  # columns: wider than any line
 
 
@@ -20,6 +27,29 @@ def plain_console() -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBROKEN
     return console
+
+
+def rows(console: Console, part: str, line: str) -> Iterator[Text]:
+    """A line as rows of a terminal, in color, wrapped at spaces and all indented alike; code to paste is not broken.
+
+    Args:
+        console: The console, as wide as the terminal.
+        part: What the line is, one of `gatdiag.diagnosis.finding.Part`.
+        line: The line.
+    """
+    text = Text(printable(line.lstrip()), _STYLES.get(part, ""))
+    indent = " " * (len(line) - len(line.lstrip()))
+    if part in COLORS:
+        text.stylize(f"bold {COLORS[part]}", 0, _length_of_title(text.plain))
+    for row in [text] if part == "code" else text.wrap(console, console.width - len(indent)):
+        row.rstrip()
+        yield Text(indent).append_text(row)
+
+
+def _length_of_title(line: str) -> int:
+    """Of "error: Dead units: They stay dead." and of "No problem found. The network trains."."""
+    ends = [place for place in (line.find(": ", line.find(": ") + 1), line.find(". ")) if place > 0]
+    return min(ends, default=len(line))
 
 
 def make_table(texts: Iterable[str], numbers: Iterable[str]) -> Table:

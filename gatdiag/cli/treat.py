@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from gatdiag.cli.options import (
     DATA_FOLDER,
@@ -26,14 +27,16 @@ from gatdiag.cli.options import (
     setting,
     suggest,
 )
-from gatdiag.cli.printing import plain_console
+from gatdiag.cli.printing import plain_console, rows
 from gatdiag.errors import GatdiagError, InputError, ModelError
+from gatdiag.names import printable
 
 if TYPE_CHECKING:
     from torch import nn
 
     from gatdiag.experiments.settings import Experiment
     from gatdiag.recorder import Recorder
+    from gatdiag.treatment import Treatment
 
 
 def treat(
@@ -87,8 +90,16 @@ def treat(
             progress=sys.stderr.isatty(),
             on_progress=lambda text: typer.echo(f"gatdiag: {text}", err=True),
         )
-    plain_console().print(str(done), soft_wrap=True)
+    _print(done)
     typer.echo(f"Page: {done.folder / PAGE}")
+
+
+def _print(done: Treatment) -> None:
+    console = plain_console()
+    for part, line in done.parts():
+        shown = rows(console, part, line) if console.is_terminal else [Text(printable(line))]
+        for row in shown:
+            console.print(row, soft_wrap=True)
 
 
 def _make_training(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,6 +12,7 @@ import numpy as np
 
 from gatdiag.card import Tone, card
 from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
+from gatdiag.diagnosis.finding import Part
 from gatdiag.run import Run
 from gatdiag.summary import logged_series, loss_name, score_names, split
 
@@ -216,8 +217,16 @@ class Treatment:
 
     def __str__(self) -> str:
         """The history, the headline, the code to paste and the notes."""
-        paste = f" To paste:\n\n{self.remedy}\n" if self.helped else ""
-        return "\n".join([*self.history, f"{self.headline}.{paste}", *self.notes])
+        return "\n".join(line for _, line in self.parts())
+
+    def parts(self) -> Iterator[tuple[Part, str]]:
+        """Yield the lines of the text, each with what it is."""
+        yield from (("detail", line) for line in self.history)
+        yield "healthy" if self.helped or self.headline == NOTHING else "warning", f"{self.headline}."
+        if self.helped:
+            yield "heading", "  to paste:"
+            yield from (("code", f"    {line}") for line in self.remedy.splitlines())
+        yield from (("detail", note) for note in self.notes)
 
     def _value(self, trial: Trial) -> str:
         return f" ({self.metric.name} {trial.value_text})" if self.metric is not None and trial.values else ""

@@ -53,9 +53,9 @@ def treat(shelf, tmp_path):
 def test_a_learning_rate_that_is_too_small_is_found_and_cured(treat, tmp_path):
     done = treat("small", "--lr", "1e-6", "--epochs", "60", columns=60)
     assert done.exit_code == 0, done.stderr
-    assert "The remedy helped. To paste:" in done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("optimizer = ")]  # not broken
-    assert line.startswith("optimizer = torch.optim.SGD(model.parameters(), lr=")
+    assert "The remedy helped.\n  to paste:\n" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("    optimizer = ")]  # not broken
+    assert line.startswith("    optimizer = torch.optim.SGD(model.parameters(), lr=")
     assert line.endswith("before schedulers are created")
     assert "after-1" in done.stdout
     assert f"Page: {tmp_path / 'treated' / 'treatment.html'}" in done.stdout

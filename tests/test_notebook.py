@@ -35,6 +35,7 @@ CELLS = [
     "gatdiag.diagnose(run).show()",
     "run.report().name",
     "run.plot('training_curves').savefig('curves.png')",
+    "run.plot('training_curves')",
 ]
 
 
@@ -45,7 +46,7 @@ def outputs(notebook):
 def test_a_notebook_shows_what_is_wrong(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(dedent(cell)) for cell in CELLS])
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    run, diagnosis, shown, name, _ = outputs(notebook)
+    run, diagnosis, shown, name, _, picture = outputs(notebook)
     assert "<strong>Run stuck, finished</strong>" in run[-1]["data"]["text/html"]
     assert run[-1]["data"]["text/plain"] == "Run('runs/stuck', finished)"
     assert "The learning rate is zero" in diagnosis[-1]["data"]["text/html"]
@@ -54,6 +55,7 @@ def test_a_notebook_shows_what_is_wrong(tmp_path):
     assert name[-1]["data"]["text/plain"] == "'stuck.html'"
     assert (tmp_path / "stuck.html").stat().st_size > 100_000
     assert (tmp_path / "curves.png").stat().st_size > 5_000
+    assert len(picture[-1]["data"]["image/png"]) > 5_000
 
 
 class Balanced(HTMLParser):

@@ -93,7 +93,8 @@ class Diagnosis:
         verdict = self.verdict
         rows = [(one.what, f"{number(one.value)} {one.unit}".rstrip()) for one in verdict.evidence]
         others = [(one.severity, one.title) for one in self.findings if one is not verdict]
-        return card(verdict.title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
+        title = f"{verdict.severity}: {verdict.title} [{verdict.code}]" if verdict.is_cause else verdict.title
+        return card(title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
 
     def show(self) -> None:
         """Print all lines."""

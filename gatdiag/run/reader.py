@@ -63,10 +63,15 @@ class Run:
             "optimizer": ", ".join(dict.fromkeys(str(one["class"]) for one in self.meta["optimizers"])) or "none",
             "steps": steps,
             "layers": join_names(layers, 4) or "none",
-            "logged": join_names(self.logged_names, 6) or "nothing",
+            "logged": join_names(map(self._first_and_last, self.logged_names), 4) or "nothing",
             "folder": self.folder,
         }
         return card(f"Run {self.name}, {self.status}", rows=rows.items())
+
+    def _first_and_last(self, name: str) -> str:
+        """A logged scalar with its first and its last value."""
+        values = self.steps[name].dropna()
+        return f"{name} {values.iloc[0]:.3g} → {values.iloc[-1]:.3g}" if len(values) else name
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the page about this run, as `gatdiag.report`."""

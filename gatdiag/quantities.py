@@ -369,7 +369,7 @@ _GROUPS = (
         *(
             Quantity(
                 name,
-                label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}".replace("%", " %"),
+                label=f"weights (of at least 1e-4) changed by more than {threshold:.0%}",
                 equation=f"#{{|w − w₀| / |w| > {threshold}, |w| ≥ 10⁻⁴}} / #{{|w| ≥ 10⁻⁴}}",
                 meaning=f"fraction of the entries with |w| >= 1e-4 for which |w - w_0| / |w| exceeds {threshold}; "
                 "for attention vectors, fraction of all entries for which |w - w_0| does",

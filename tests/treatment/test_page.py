@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.page.test_page import HOSTILE
+from tests.page.test_document import HOSTILE
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import gatdiag

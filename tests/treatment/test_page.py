@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.page.test_document import HOSTILE
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import gatdiag
@@ -12,6 +11,7 @@ from gatdiag.errors import InputError
 from gatdiag.treatment import Treatment, Trial
 from gatdiag.treatment.page import write_page
 from tests.page.builder import Reader, build
+from tests.page.test_document import HOSTILE
 from tests.treatment.loops import loop, make
 
 

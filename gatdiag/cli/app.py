@@ -27,6 +27,7 @@ from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
 from gatdiag.cli.rebalance import rebalance
 from gatdiag.cli.report import report
+from gatdiag.cli.run import run
 from gatdiag.cli.silence import break_silence
 from gatdiag.cli.sweep import sweep
 from gatdiag.cli.train import train
@@ -36,7 +37,7 @@ from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
 _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the groups of --help
-    "Your training": (demo, diagnose, report, compare, treat, preflight, export),
+    "Your training": (demo, run, diagnose, report, compare, treat, preflight, export),
     "Checkpoints": (inspect, rebalance),
     "Theory": (laws, explain),
     "Experiments": (train, sweep),
@@ -74,7 +75,8 @@ class _Group(TyperGroup):
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
         given = args[0] if args else options.get("args")
-        if "" in (sys.argv[1:] if given is None else given):
+        given = sys.argv[1:] if given is None else given
+        if "" in given and given[0] != run.__name__:  # where it may be an argument of the script
             _print_error("got an empty argument; the current folder is .")
             sys.exit(_FAILED)
         try:
@@ -134,13 +136,13 @@ def _with_error_handling(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one line per error or warning, and with the option --debug."""
 
     @wraps(command)
-    def run(*, debug: bool, **options: Any) -> None:
+    def handled(*, debug: bool, **options: Any) -> None:
         with break_silence(command.__name__), _errors_in_one_line(debug), _warnings_in_one_line():
             command(**options)
 
     annotation = Annotated[bool, typer.Option("--debug", help="Print the full traceback of an error.")]
-    add_options(run, Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=annotation))
-    return run
+    add_options(handled, Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=annotation))
+    return handled
 
 
 @contextmanager
@@ -195,7 +197,9 @@ def _print_error(text: str) -> None:
 
 for _title, _commands in _COMMANDS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_title)(_with_error_handling(_command))
+        # what follows the script belongs to it
+        _settings = {"allow_interspersed_args": _command is not run}
+        app.command(rich_help_panel=_title, context_settings=_settings)(_with_error_handling(_command))
 
 
 def main() -> None:

@@ -112,6 +112,10 @@ Address: TypeAlias = Annotated[
 OUT: Final = typer.Option(metavar="DIR", help="Output folder.")
 Out: TypeAlias = Annotated[Path, OUT]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Every: TypeAlias = Annotated[
+    str, typer.Option(metavar="K", help="Record every K-th step; auto limits the cost, log records ever fewer steps.")
+]
+Metrics: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="What to record: fast, standard or full.")]
 Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 FailOn: TypeAlias = Annotated[
     Level, typer.Option(help="Exit with status 1 if a finding or the verdict is at least this severe.")
@@ -138,6 +142,13 @@ def parse_every(text: str, *words: str) -> Any:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise InputError(f"--every: expected a positive number or {' or '.join(words)}, got {text!r}")
+
+
+def parse_metrics(text: str) -> str:
+    """--metrics: the name of a preset."""
+    if text in ("fast", "standard", "full"):
+        return text
+    raise InputError(f"--metrics: expected fast, standard or full, got {text!r}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

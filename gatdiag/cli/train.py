@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatdiag.cli.options import DATA_FOLDER, Overwrite, Root, add_options, choose_folder, parse_every, setting
+from gatdiag.cli.options import (
+    DATA_FOLDER,
+    Every,
+    Metrics,
+    Overwrite,
+    Root,
+    add_options,
+    choose_folder,
+    parse_every,
+    parse_metrics,
+    setting,
+)
 from gatdiag.cli.training import epoch_progress
-from gatdiag.errors import InputError
 from gatdiag.experiments.settings import Experiment
 
 if TYPE_CHECKING:
@@ -34,11 +44,8 @@ def train(
     *,
     out: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the new run.")],
     root: Root = DATA_FOLDER,
-    every: Annotated[
-        str,
-        typer.Option(metavar="K", help="Record every K-th step; auto limits the cost, log records ever fewer steps."),
-    ] = "auto",
-    metrics: Annotated[str, typer.Option(metavar="NAME", help="What to record: fast, standard or full.")] = "standard",
+    every: Every = "auto",
+    metrics: Metrics = "standard",
     overwrite: Overwrite = False,
     **settings: Any,
 ) -> None:
@@ -50,8 +57,7 @@ def train(
     """
     experiment = Experiment(**settings)
     cadence = parse_every(every, "auto", "log")
-    if metrics not in ("fast", "standard", "full"):
-        raise InputError(f"--metrics: expected fast, standard or full, got {metrics!r}")
+    metrics = parse_metrics(metrics)
     from gatdiag.run.files import META
 
     out = choose_folder(out, META, overwrite=overwrite)

@@ -98,7 +98,7 @@ class _Weights:
         if now is None or now.shape != after.shape or torch.equal(now, after) or not bool(now.isfinite().all()):
             return False
         self._changed += 1
-        if _is_undone(start, after, now):
+        if is_undone(start, after, now):
             self._undone.append(step)
         self._start = now
         return True
@@ -131,7 +131,7 @@ def _entries(parameters: Sequence[Tensor]) -> Tensor | None:
     return torch.cat(pieces).double() if pieces else None
 
 
-def _is_undone(start: Tensor, after: Tensor, now: Tensor) -> bool:
+def is_undone(start: Tensor, after: Tensor, now: Tensor) -> bool:
     """Whether weights are back where they were before the steps, or have nothing to do with what steps left."""
     is_free = (now != 0) & (now.abs() < now.abs().max())
     start, after, now = start[is_free], after[is_free], now[is_free]

@@ -3,11 +3,10 @@
 import atexit
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from multiprocessing import parent_process, util
-from typing import Final
-
-from torch import distributed
+from typing import Any, Final
 
 # Set before the process group exists: by torchrun and most launchers; by Lightning, which starts the other processes of
 # a node itself; by Slurm.
@@ -45,7 +44,7 @@ def is_first_process() -> bool:
     distributed training has done before its first step.
     """
     if _has_joined():
-        return distributed.get_rank() == 0
+        return bool(_distributed().get_rank() == 0)
     for names in _RANKS:
         ranks = [os.environ[name] for name in names if os.environ.get(name, "").isdigit()]
         if ranks:
@@ -54,7 +53,13 @@ def is_first_process() -> bool:
 
 
 def _has_joined() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
+    distributed = _distributed()
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _distributed() -> Any:
+    """`torch.distributed`; None as long as nothing has imported it, as before a script runs."""
+    return sys.modules.get("torch.distributed")
 
 
 def end_at_exit(function: Callable[[], object]) -> None:

@@ -174,7 +174,7 @@ class Recorder:
         if self not in _active or self._process != os.getpid():
             return
         steps = self._steps
-        if not self._claim.is_taken:
+        if not (self._claim.is_taken or self._settings.needs_step):
             steps.decide()  # no step was made
         self._has_ended = True
         _active.remove(self)

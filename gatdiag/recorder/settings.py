@@ -155,6 +155,7 @@ class Settings:
         numbered: Record in a numbered sibling of a folder that holds a run.
         resume: True: continue the run in the folder; a number: from this step on.
         warn: Warn of training errors while the training runs.
+        needs_step: Leave no run behind if no step is made.
     """
 
     selection: Selection = field(default_factory=lambda: select("standard"))
@@ -170,6 +171,7 @@ class Settings:
     numbered: bool = False
     resume: bool | int = False
     warn: bool = False
+    needs_step: bool = False
 
     def __post_init__(self) -> None:
         """Check arguments against each other."""

@@ -103,11 +103,14 @@ def free_folder(folder: Path, made: str) -> Path:
 
 def name_folder(given: Path, place: Path) -> None:
     """Print a line on standard error if something is written to another folder than the given one."""
-    if place == given:
-        return
+    if place != given:
+        print(f"gatdiag: {from_here(given)} already holds a run: writing to {from_here(place)}", file=sys.stderr)  # noqa: T201
+
+
+def from_here(path: Path) -> Path:
+    """A path as seen from the working directory, if it is inside."""
     here = Path.cwd()
-    taken, chosen = (path.relative_to(here) if path.is_relative_to(here) else path for path in (given, place))
-    print(f"gatdiag: {taken} already holds a run: writing to {chosen}", file=sys.stderr)  # noqa: T201
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

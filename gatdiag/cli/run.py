@@ -1,0 +1,92 @@
+"""`gatdiag run`: a training script as it is, recorded, and the verdict at its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gatdiag.cli.diagnose import print_diagnosis
+from gatdiag.cli.options import OUT, Every, Metrics, check_folder, choose_folder, parse_every, parse_metrics
+from gatdiag.cli.printing import plain_console
+from gatdiag.errors import GatdiagError, InputError
+from gatdiag.names import printable
+
+_FOLDER: Final = Path("gatdiag-runs")
+_PAGE: Final = "report.html"
+_MOST_ON_PAGE: Final = 8  # runs, which it compares
+_CONCLUDE: Final = "import sys; from gatdiag.cli.run import conclude; conclude(sys.argv[1])"
+
+
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="SCRIPT [ARGS]...", help="A script or, with -m, a module, and its own arguments."),
+    ],
+    as_module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
+    out: Annotated[Path | None, OUT] = None,
+    every: Every = "auto",
+    metrics: Metrics = "standard",
+) -> None:
+    """Run your training script unedited, and read why it does not train.
+
+    Runs the script as python does, and records each model that an optimizer of it trains. The verdict is printed on
+    standard error when the script has ended, also by an exception or Ctrl-C, with the address of a page that shows
+    everything. The exit status is that of the script. Options come before the script; what follows it is its own. Runs
+    and page are in --out, by default gatdiag-runs/SCRIPT. In distributed training, start this command in each
+    process: torchrun --no-python gatdiag run train.py.
+    """
+    from gatdiag.recorder.ranks import is_first_process
+    from gatdiag.script.launch import RUNS, Launch, python
+
+    name = _name(command[0], as_module=as_module)
+    folder = _FOLDER / name if out is None else out
+    cadence, preset = parse_every(every, "auto", "log"), parse_metrics(metrics)
+    check_folder(folder)
+    if is_first_process():
+        folder = choose_folder(folder, RUNS, overwrite=False)
+    reporter = [sys.executable, "-c", _CONCLUDE]
+    launch = Launch(str(folder.absolute()), cadence, preset, reporter, os.getpid())
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    line = python(command, as_module=as_module)
+    os.execve(line[0], line, launch.environment(os.environ))
+
+
+def _name(target: str, *, as_module: bool) -> str:
+    """What the folder of a script is called."""
+    if as_module:
+        return target.removesuffix(".__main__").rpartition(".")[2]
+    path = Path(target)
+    if not path.exists() and target != "-":
+        raise InputError(f"cannot run {target!r}: no such file")
+    stem = path.absolute().parent.name if path.name == "__main__.py" else path.stem
+    return "script" if target == "-" else stem
+
+
+def conclude(out: str) -> None:
+    """Print the diagnosis of each run in a folder, and write a page about them; errors are one line."""
+    try:
+        _conclude(Path(out))
+    except (GatdiagError, OSError) as error:
+        typer.echo(f"gatdiag: no verdict: {printable(' '.join(str(error).split()))}", err=True)
+    except KeyboardInterrupt:
+        typer.echo(f"gatdiag: interrupted; read the verdict with: gatdiag report {out}/*", err=True)
+
+
+def _conclude(out: Path) -> None:
+    from gatdiag.diagnosis import diagnose
+    from gatdiag.report import write_report
+    from gatdiag.run import load
+    from gatdiag.run.files import from_here, runs_inside
+
+    runs = sorted(map(load, runs_inside(out)), key=lambda one: one.meta["created"])
+    for one in runs:
+        typer.echo("")
+        if len(runs) > 1:
+            plain_console().print(printable(f"== {one.name}"), soft_wrap=True)
+        print_diagnosis(diagnose(one), f"gatdiag diagnose --json {from_here(one.folder)}")
+    typer.echo(f"\nPage: {from_here(write_report(runs[:_MOST_ON_PAGE], out / _PAGE))}")

@@ -1,0 +1,10 @@
+"""Any training script, unedited: `gatdiag run train.py` records what it trains.
+
+Python itself runs the script, in the process of the command, so that all is as with `python train.py`: `__main__`,
+`sys.argv`, `sys.path`, signals, exceptions and the exit status.
+
+- `launch`: the command line and the environment of that Python
+- `site/sitecustomize.py`: Python imports it before the script; it calls `process.begin`
+- `process`: waits until the script imports torch, and concludes when it ends; torch is not imported here
+- `trainings`: optimizer -> the model that it trains -> a recorder
+"""

@@ -1,0 +1,150 @@
+"""The process of a script: records from the first optimizer on, and concludes when the script has ended.
+
+Nothing happens before the script imports torch: it may set variables that torch reads then. Processes that
+multiprocessing starts are recorded in the same way, as one of them may be the first of a distributed training; those
+that make no optimizer, as workers of data loaders, notice nothing. All others are left alone.
+"""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from gatdiag.recorder.ranks import is_first_process
+from gatdiag.script.launch import RUNS, Launch, outer_environment
+
+if TYPE_CHECKING:
+    from gatdiag.script.trainings import Trainings
+
+_OPTIMIZERS: Final = "torch.optim.optimizer"
+_ERROR_OUTPUT: Final = 2  # file descriptor
+
+
+def begin() -> None:
+    """Prepare this process, of which the script has not begun yet."""
+    launch = Launch.of_environment()
+    is_script = launch.process == os.getpid()
+    if not is_script and not _is_of_multiprocessing():
+        os.environ.clear()
+        os.environ.update(outer_environment())
+        return
+    process = Process(launch)
+    sys.meta_path.insert(0, AfterImport(_OPTIMIZERS, process.on_import))
+    if is_script:
+        process.conclude_at_end()
+
+
+def _is_of_multiprocessing() -> bool:
+    return any("multiprocessing" in argument for argument in sys.orig_argv[1:])
+
+
+class AfterImport:
+    """A finder of modules that calls a function after a module was imported.
+
+    Args:
+        name: Of the module.
+        function: Called once, with the module.
+    """
+
+    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
+        self._name, self._function = name, function
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Called for each module that is imported; the next finder finds it."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: ModuleType) -> None:
+                execute(module)
+                self._function(module)
+
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
+
+
+class Process:
+    """The process of a script, or one of its children that may train.
+
+    Args:
+        launch: What it was told.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._trainings: Trainings | None = None  # None until there is an optimizer
+
+    def on_import(self, module: ModuleType) -> None:
+        """Notice each optimizer that is made from now on; torch has hooks for their steps only."""
+        make = module.Optimizer.__init__
+
+        @wraps(make)
+        def make_and_notice(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self._notice(optimizer)
+
+        module.Optimizer.__init__ = make_and_notice
+
+    def _notice(self, optimizer: Any) -> None:
+        from gatdiag.script.trainings import Trainings  # loads the recorder
+
+        if self._trainings is None:
+            self._trainings = Trainings(Path(self._launch.out), every=self._launch.every, metrics=self._launch.metrics)
+        self._trainings.on_optimizer(optimizer)
+
+    def conclude_at_end(self) -> None:
+        """Report when the script has ended, also after an exception or a signal."""
+        atexit.register(self._conclude)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_signal)
+            os.register_at_fork(after_in_child=self._restore_signal)
+
+    def _restore_signal(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        """End as a script does that has no handler, with what was recorded."""
+        signal.signal(number, signal.SIG_DFL)
+        if self._trainings is not None:
+            self._trainings.end(KeyboardInterrupt())
+        self._conclude()
+        os.kill(os.getpid(), number)
+
+    def _conclude(self) -> None:
+        """Print the verdict and write the page, in another process: this one cannot start threads any more."""
+        if os.getpid() != self._launch.process or not is_first_process():
+            return
+        out = self._launch.out
+        if not any(Path(out).glob(RUNS)):
+            reason = "" if self._trainings is None else self._trainings.missing
+            say(f"nothing was recorded: {reason or 'no optimizer of torch was made in this process'}")
+            return
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None if closed from the start
+            stream.flush()
+        try:
+            subprocess.run(
+                [*self._launch.conclude, out],
+                env=outer_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=_ERROR_OUTPUT,
+                check=False,
+            )
+        except (OSError, KeyboardInterrupt) as error:
+            say(f"no verdict ({type(error).__name__}): read it with gatdiag report {out}/*")
+
+
+def say(text: str) -> None:
+    """Print a line on standard error."""
+    print(f"gatdiag: {text}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,253 @@
+"""Finds what a script trains, by the optimizers that it makes, and records each model in a folder of its own.
+
+A model is found when an optimizer is made that holds its parameters, so that its first forward pass is seen: of all
+live modules that are part of no other one, the smallest that holds all these parameters. If none does, the training is
+that of several models together. No code of the script is called for that.
+
+A training ends with the script, or when the next one begins: an optimizer is made for a new model of the same kind, or
+for the same one after it was initialized again, as for folds and trials.
+"""
+
+import gc
+import re
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from gatdiag.recorder import Every, Metrics, Recorder, Settings, select
+from gatdiag.recorder.hooks.outside import Outside, run_as_is
+from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
+from gatdiag.recorder.loop import is_undone
+from gatdiag.recorder.ranks import is_first_process
+from gatdiag.recorder.samples import is_readable
+from gatdiag.run.files import from_here, snapshot_path
+from gatdiag.script.process import say
+from gatdiag.structure.optimizers import parameters_of
+from gatdiag.structure.replica import unwrap
+
+_ENTRIES: Final = 512  # by which weights are compared
+_MAX_NAME: Final = 60  # characters
+
+
+class Together(nn.ModuleDict):
+    """Several models that one optimizer trains; in training as long as one of them is.
+
+    Example:
+        >>> list(dict(Together([nn.Linear(2, 1), nn.Linear(2, 1)]).named_children()))
+        ['Linear', 'Linear_2']
+    """
+
+    def __init__(self, models: Collection[nn.Module]) -> None:
+        super().__init__()
+        for model in models:
+            self.add_module(self._free_name(type(model).__name__), model)
+
+    def _free_name(self, name: str) -> str:
+        number, free = 1, name
+        while free in self._modules or hasattr(self, free):
+            number, free = number + 1, f"{name}_{number + 1}"
+        return free
+
+    @property
+    def training(self) -> bool:
+        """Whether any of the models is in training mode."""
+        return any(model.training for model in self._modules.values() if model is not None)
+
+    @training.setter
+    def training(self, _: bool) -> None:
+        """Each model has a mode of its own."""
+
+
+class Training:
+    """The recorded training of a model.
+
+    Args:
+        model: The model.
+        recorder: Records it already.
+    """
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self.model, self.recorder = model, recorder
+        self.parameters = dict(_parameters(model))
+        self._start = self._last = self._entries()
+        self.steps = 0
+
+    def on_step(self) -> None:
+        """A step was made."""
+        self.steps += 1
+        self._last = self._entries()
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """The same for models that differ in their weights only."""
+        shapes = tuple(tuple(each.shape) for each in self._readable())
+        return type(self.model), tuple(map(type, self.model.modules())), shapes
+
+    def is_initialized_again(self) -> bool:
+        """Whether the weights are other ones than those that the last step left."""
+        now = self._entries()
+        if not self.steps or self._start is None or self._last is None or now is None:
+            return False
+        return is_undone(*(each.cpu().double() for each in (self._start, self._last, now)))
+
+    def _readable(self) -> list[nn.Parameter]:
+        return [each for each in self.parameters.values() if not is_lazy(each) and is_readable(each)]
+
+    def _entries(self) -> Tensor | None:
+        """A copy of some entries of the largest parameter, which is not waited for on an accelerator."""
+        real = (each for each in self._readable() if each.is_floating_point())
+        largest = max(real, key=Tensor.numel, default=None)
+        return None if largest is None else largest.detach().reshape(-1)[:_ENTRIES].clone()
+
+
+class Trainings:
+    """The trainings of this process, from now on.
+
+    Args:
+        out: Folder of the runs.
+        every: As of `gatdiag.watch`.
+        metrics: As of `gatdiag.watch`.
+    """
+
+    def __init__(self, out: Path, *, every: Every = "auto", metrics: Metrics = "standard") -> None:
+        self._out, self._every, self._metrics = out, every, metrics
+        self._running: list[Training] = []
+        self._of_optimizer = weakref.WeakKeyDictionary[Optimizer, Training]()
+        self._names = Counter[str]()
+        self._unknown: str | None = None  # an optimizer that has made steps for no model
+        listen_to_optimizers(self)
+
+    @property
+    def missing(self) -> str:
+        """Why nothing was recorded."""
+        if self._unknown is not None:
+            return f"{self._unknown} holds parameters of no torch.nn.Module"
+        return "no optimizer of a model has made a step in this process"
+
+    @run_as_is
+    def on_optimizer(self, optimizer: Optimizer) -> None:
+        """Called when an optimizer was made; an error is printed, and the script goes on."""
+        try:
+            if is_first_process():  # as far as it is known; the recorder asks once more at the first step
+                with Outside():
+                    self._find_training(optimizer)
+        except Exception as error:
+            say(f"not recorded: the model of {type(optimizer).__name__} ({type(error).__name__}: {error})")
+
+    def _find_training(self, optimizer: Optimizer) -> None:
+        held = parameters_of(optimizer)
+        training = next((each for each in reversed(self._running) if held.keys() <= each.parameters.keys()), None)
+        if training is None:
+            model = find_model(held)
+            training = None if model is None else self._begin(model)
+        elif training.is_initialized_again():
+            before, training = training, self._begin(training.model)
+            snapshot_path(before.recorder.folder, "final").unlink(missing_ok=True)  # holds the new weights
+        if training is not None:
+            self._of_optimizer[optimizer] = training
+
+    def _begin(self, model: nn.Module) -> Training:
+        settings = Settings(select(self._metrics), every=self._every, numbered=True, warn=True, needs_step=True)
+        name = _name(model)
+        number = self._names[name] + 1
+        recorder = Recorder(model, self._out / (name if number == 1 else f"{name}-{number}"), settings)
+        training = Training(model, recorder)
+        for other in [each for each in self._running if each.steps and each.kind == training.kind]:
+            self._running.remove(other)
+            other.recorder.finish()
+        recorder.start()
+        self._names[name] = number
+        self._running.append(training)
+        return training
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End all trainings."""
+        stop_listening(self)
+        while self._running:
+            self._running.pop().recorder.__exit__(None if error is None else type(error), error, None)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Called before each step of an optimizer."""
+        if optimizer not in self._of_optimizer:
+            self._unknown = type(optimizer).__name__
+
+    def after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Called after each step of an optimizer."""
+        training = self._of_optimizer.get(optimizer)
+        if training is not None:
+            with Outside():
+                training.on_step()
+            if training.steps == 1 and training.recorder.enabled and is_first_process():
+                say(f"recording {_name(training.model)} in {from_here(training.recorder.folder)}")
+
+
+def find_model(held: Collection[int]) -> nn.Module | None:
+    """The model that holds parameters; several together if none holds all, and None if no live module holds any.
+
+    Args:
+        held: ids of the parameters, in order.
+
+    Example:
+        >>> inner = nn.Linear(2, 1)
+        >>> outer = nn.Sequential(inner)
+        >>> find_model([id(inner.weight), id(inner.bias)]) is outer
+        True
+    """
+    order = {key: position for position, key in enumerate(held)}
+    roots = [(root, {key for key, _ in _parameters(root)}) for root in _roots(order)]
+    roots.sort(key=lambda item: (-len(item[1] & order.keys()), len(item[1])))
+    chosen, left = list[tuple[int, nn.Module]](), set(order)
+    for root, parameters in roots:
+        if own := parameters & left:
+            chosen.append((min(order[key] for key in own), root))
+            left -= own
+    models = [model for _, model in sorted(chosen, key=lambda item: item[0])]
+    return Together(models) if len(models) > 1 else next(iter(models), None)
+
+
+def _roots(held: Collection[int]) -> list[nn.Module]:
+    """The live modules that are part of no other one and hold some of the parameters."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+    parents = defaultdict[int, list[nn.Module]](list)
+    for module in modules:
+        for child in _children(module):
+            parents[id(child)].append(module)
+    rising = [module for module in modules if any(id(one) in held for one in vars(module)["_parameters"].values())]
+    roots, seen = list[nn.Module](), set[int]()
+    while rising:
+        module = rising.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            rising += parents[id(module)]
+            if not parents[id(module)] and not isinstance(module, Together):
+                roots.append(module)
+    return roots
+
+
+def _children(module: nn.Module) -> list[nn.Module]:
+    return [child for child in vars(module)["_modules"].values() if child is not None]
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[int, nn.Parameter]]:
+    """id and parameter, without calling methods that the script may have overridden."""
+    waiting, seen = [model], set[int]()
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            waiting += reversed(_children(module))
+            yield from ((id(one), one) for one in vars(module)["_parameters"].values() if one is not None)
+
+
+def _name(model: nn.Module) -> str:
+    """What the model's run is called."""
+    parts = model.children() if isinstance(model, Together) else [unwrap(model)]
+    return re.sub(r"\W+", "-", "-".join(dict.fromkeys(type(part).__name__ for part in parts)))[:_MAX_NAME]

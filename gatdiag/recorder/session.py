@@ -155,16 +155,21 @@ class Recorder:
     def _finish_other_of_model(self) -> None:
         """End an open recording of this model."""
         for other in [other for other in _active if other._runs_until_exit and other._root is self._root]:
-            other._guard.warn(
-                "another recording",
-                f"the recording in {other.folder} has ended because the model is watched again, in {self.folder}; call "
-                "finish() on a recorder when its training is over",
-            )
+            if other._leaves_run:
+                other._guard.warn(
+                    "another recording",
+                    f"the recording in {other.folder} has ended because the model is watched again, in {self.folder}; "
+                    "call finish() on a recorder when its training is over",
+                )
             other.finish()
 
     @property
     def _runs_until_exit(self) -> bool:
         return not self._is_context and self._process == os.getpid()
+
+    @property
+    def _leaves_run(self) -> bool:
+        return self._claim.is_taken or not self._settings.needs_step
 
     def _end_at_exit(self) -> None:
         is_interactive = hasattr(sys, "ps1")
@@ -174,7 +179,7 @@ class Recorder:
         if self not in _active or self._process != os.getpid():
             return
         steps = self._steps
-        if not (self._claim.is_taken or self._settings.needs_step):
+        if self._leaves_run and not self._claim.is_taken:
             steps.decide()  # no step was made
         self._has_ended = True
         _active.remove(self)

@@ -33,8 +33,9 @@ def begin() -> None:
     launch = Launch.of_environment()
     is_script = launch.process == os.getpid()
     if not is_script and not _is_of_multiprocessing():
+        outer = outer_environment()
         os.environ.clear()
-        os.environ.update(outer_environment())
+        os.environ.update(outer)
         return
     process = Process(launch)
     sys.meta_path.insert(0, AfterImport(_OPTIMIZERS, process.on_import))

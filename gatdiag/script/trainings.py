@@ -26,7 +26,7 @@ from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
 from gatdiag.recorder.loop import is_undone
 from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.samples import is_readable
-from gatdiag.run.files import from_here, snapshot_path
+from gatdiag.run.files import META, from_here, snapshot_path
 from gatdiag.script.process import say
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import unwrap
@@ -126,6 +126,8 @@ class Trainings:
     @property
     def missing(self) -> str:
         """Why nothing was recorded."""
+        if any(training.steps for training in self._running):
+            return "the script records its training itself, or recording is switched off"
         if self._unknown is not None:
             return f"{self._unknown} holds parameters of no torch.nn.Module"
         return "no optimizer of a model has made a step in this process"
@@ -185,7 +187,7 @@ class Trainings:
         if training is not None:
             with Outside():
                 training.on_step()
-            if training.steps == 1 and training.recorder.enabled and is_first_process():
+            if training.steps == 1 and is_first_process() and (training.recorder.folder / META).exists():
                 say(f"recording {_name(training.model)} in {from_here(training.recorder.folder)}")
 
 

@@ -1,0 +1,190 @@
+"""`gatdiag run` behaves as python does, records, and ends with the verdict."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import gatdiag
+from gatdiag.cli.app import app
+from gatdiag.cli.run import conclude
+from gatdiag.script.launch import SITE, VARIABLE
+
+ROOT = Path(__file__).parents[2]
+GATDIAG = [sys.executable, "-m", "gatdiag", "run"]
+PLAIN = """
+import atexit, multiprocessing, os, pickle, signal, subprocess, sys
+
+def square(x):
+    return x * x
+
+if __name__ == "__main__":
+    atexit.register(print, "at exit")
+    print(sys.argv, sys.path, __file__, __spec__, sorted(vars(sys.modules["__main__"])), input())
+    print({*sys.modules} & {"torch", "numpy", "pandas", "typer", "rich"}, pickle.dumps(square))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(square, [1, 2]))
+    child = "import os, sys; print(sys.path, os.environ.get('PYTHONPATH'), 'GATDIAG_RUN' in os.environ)"
+    print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+    sys.stdout.flush()
+    if "wait" in sys.argv:
+        os.kill(os.getpid(), getattr(signal, sys.argv[-1]))
+    {}["missing"]
+"""
+TRAINING = """
+import os, random, sys
+import torch
+
+if __name__ == "__main__":
+    random.seed(0)
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(25):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+    print(random.random(), torch.rand(1).item(), model[0].weight.double().sum().item(), flush=True)
+    if "stop" in sys.argv:
+        os.kill(os.getpid(), 15)
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with both scripts."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(TRAINING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+def run(*line):
+    return subprocess.run(line, capture_output=True, text=True, input="typed\n", timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [["--help", ""], ["wait", "SIGINT"], ["wait", "SIGTERM"]])
+def test_a_script_runs_as_by_python(folder, arguments):
+    python = run(sys.executable, "plain.py", *arguments)
+    done = run(*GATDIAG, "--metrics", "fast", "plain.py", *arguments)
+    assert done.stdout == python.stdout
+    assert "[1, 4]" in done.stdout
+    assert done.returncode == python.returncode == {"SIGINT": -2, "SIGTERM": -15}.get(arguments[-1], 1)
+    lines = done.stderr.splitlines()
+    lines.remove("gatdiag: nothing was recorded: no optimizer of torch was made in this process")
+    assert lines == python.stderr.splitlines()
+    assert not (folder / "gatdiag-runs").exists()
+
+
+def test_a_training_is_the_same_and_ends_with_its_verdict(folder):
+    python = run(sys.executable, "-m", "package.train")
+    done = run(*GATDIAG, "--every", "1", "-m", "package.train")
+    assert (done.returncode, done.stdout) == (python.returncode, python.stdout)
+    assert done.returncode == 7
+    first, *verdict, page = done.stderr.splitlines()
+    assert first == "gatdiag: recording Sequential in gatdiag-runs/train/Sequential"
+    assert "The loss went from" in " ".join(verdict)
+    assert page == "Page: gatdiag-runs/train/report.html"
+    assert "<html" in Path("gatdiag-runs/train/report.html").read_text()
+    assert len(gatdiag.load("gatdiag-runs/train/Sequential").steps) == 25
+
+
+def test_a_training_that_is_terminated_has_its_verdict(folder):
+    done = run(*GATDIAG, "--out", "here", "package/train.py", "stop")
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.splitlines()[-1] == "Page: here/report.html"
+    assert gatdiag.load("here/Sequential").status != "finished"
+
+
+@pytest.fixture
+def started(folder, monkeypatch):
+    """What would replace this process: the command line and its environment, once `gatdiag run` was called."""
+
+    def start(*arguments):
+        lines = []
+        monkeypatch.setattr(os, "execve", lambda path, line, environment: lines.append((line[1:], environment)))
+        done = CliRunner().invoke(app, ["run", *arguments])
+        assert done.exit_code == 0, done.stderr
+        return lines[0]
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        (["plain.py", "--out", "x", "--help", "", "--", "-m"], ["plain.py", "--out", "x", "--help", "", "--", "-m"]),
+        (["--out", "x", "-m", "plain", "--every", "3"], ["-m", "plain", "--every", "3"]),
+        (["--", "plain.py", "-h"], ["plain.py", "-h"]),
+        (["-", "a"], ["-", "a"]),
+    ],
+)
+def test_what_follows_the_script_belongs_to_it(started, given, run):
+    line, environment = started(*given)
+    assert line == run
+    assert environment["PYTHONPATH"] == f"{SITE}{os.pathsep}{ROOT}"
+    assert f"{os.getpid()}" in environment[VARIABLE]
+
+
+def test_another_run_of_a_script_has_another_folder(started, folder):
+    (folder / "gatdiag-runs" / "plain" / "Net").mkdir(parents=True)
+    (folder / "gatdiag-runs" / "plain" / "Net" / "meta.json").write_text("{}")
+    _, environment = started("plain.py")
+    assert str(folder / "gatdiag-runs" / "plain-2") in environment[VARIABLE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch.py"], "cannot run 'nosuch.py': no such file"),
+        ([], "Missing argument"),
+        (["--every", "x", "plain.py"], "--every: expected"),
+        (["--metrics", "x", "plain.py"], "--metrics: expected"),
+        (["--out", "plain.py", "plain.py"], "expected a folder, got the file"),
+        (["--nope", "plain.py"], "No such option: --nope"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(folder, arguments, message):
+    done = CliRunner().invoke(app, ["run", *arguments])
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+def record(folder, model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gatdiag.watch(model, folder, metrics="fast"):
+        for _ in range(steps):
+            model(torch.ones(5, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_several_runs_are_compared_on_one_page(tmp_path, few_figures, capsys):
+    for name in ("b", "a"):
+        record(tmp_path / name, nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 22)
+    conclude(str(tmp_path))
+    printed = capsys.readouterr().out
+    assert re.findall("^== (.*)$", printed, re.MULTILINE) == ["b", "a"]  # in the order of training
+    assert printed.splitlines()[-1] == f"Page: {tmp_path / 'report.html'}"
+
+
+def test_a_damaged_run_is_one_line(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "meta.json").write_text("{")
+    conclude(str(tmp_path))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gatdiag: no verdict: ")

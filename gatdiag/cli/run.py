@@ -17,7 +17,7 @@ from gatdiag.names import printable
 
 _FOLDER: Final = Path("gatdiag-runs")
 _PAGE: Final = "report.html"
-_MOST_ON_PAGE: Final = 8  # runs, which it compares
+_MOST_SHOWN: Final = 8  # runs, in full; of more, those with the worst verdicts are on the page
 _CONCLUDE: Final = "import sys; from gatdiag.cli.run import conclude; conclude(sys.argv[1])"
 
 
@@ -78,15 +78,22 @@ def conclude(out: str) -> None:
 
 
 def _conclude(out: Path) -> None:
-    from gatdiag.diagnosis import diagnose
+    from gatdiag.diagnosis import SEVERITIES, diagnose
     from gatdiag.report import write_report
     from gatdiag.run import load
     from gatdiag.run.files import from_here, runs_inside
 
     runs = sorted(map(load, runs_inside(out)), key=lambda one: one.meta["created"])
-    for one in runs:
-        typer.echo("")
+    diagnoses = [(one, diagnose(one)) for one in runs]
+    is_short = len(runs) > _MOST_SHOWN
+    for one, diagnosis in diagnoses:
+        if not is_short:
+            typer.echo("")
         if len(runs) > 1:
-            plain_console().print(printable(f"== {one.name}"), soft_wrap=True)
-        print_diagnosis(diagnose(one), f"gatdiag diagnose --json {from_here(one.folder)}")
-    typer.echo(f"\nPage: {from_here(write_report(runs[:_MOST_ON_PAGE], out / _PAGE))}")
+            title = f" {diagnosis.verdict.title}" if is_short else ""
+            plain_console().print(printable(f"== {from_here(one.folder)}{title}"), soft_wrap=True)
+        if not is_short:
+            print_diagnosis(diagnosis, f"gatdiag diagnose --json {from_here(one.folder)}")
+    diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
+    page = write_report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
+    typer.echo(f"\nPage: {from_here(page)}")

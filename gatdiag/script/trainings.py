@@ -5,7 +5,8 @@ live modules that are part of no other one, the smallest that holds all these pa
 that of several models together. No code of the script is called for that.
 
 A training ends with the script, or when the next one begins: an optimizer is made for a new model of the same kind, or
-for the same one after it was initialized again, as for folds and trials.
+for the same one after it was initialized again, as for folds and trials. Of trials that differ in size, a few stay
+open, because a model whose optimizer is gone may get another one.
 """
 
 import gc
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gatdiag.recorder import Every, Metrics, Recorder, Settings, select
@@ -32,6 +32,7 @@ from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import unwrap
 
 _ENTRIES: Final = 512  # by which weights are compared
+_MOST_OPEN: Final = 8  # trainings
 _MAX_NAME: Final = 60  # characters
 
 
@@ -75,8 +76,10 @@ class Training:
     def __init__(self, model: nn.Module, recorder: Recorder) -> None:
         self.model, self.recorder = model, recorder
         self.parameters = dict(_parameters(model))
+        self._largest: nn.Parameter | None = None
         self._start = self._last = self._entries()
         self.steps = 0
+        self.optimizers = weakref.WeakSet[Optimizer]()
 
     def on_step(self) -> None:
         """A step was made."""
@@ -86,7 +89,7 @@ class Training:
     @property
     def kind(self) -> tuple[Any, ...]:
         """The same for models that differ in their weights only."""
-        shapes = tuple(tuple(each.shape) for each in self._readable())
+        shapes = tuple(tuple(each.shape) for each in self._plain())
         return type(self.model), tuple(map(type, self.model.modules())), shapes
 
     def is_initialized_again(self) -> bool:
@@ -96,14 +99,15 @@ class Training:
             return False
         return is_undone(*(each.cpu().double() for each in (self._start, self._last, now)))
 
-    def _readable(self) -> list[nn.Parameter]:
-        return [each for each in self.parameters.values() if not is_lazy(each) and is_readable(each)]
+    def _plain(self) -> list[nn.Parameter]:
+        """The parameters without those that are lazy, or of which other processes hold parts."""
+        return [each for each in self.parameters.values() if type(each) is nn.Parameter and is_readable(each)]
 
     def _entries(self) -> Tensor | None:
         """A copy of some entries of the largest parameter, which is not waited for on an accelerator."""
-        real = (each for each in self._readable() if each.is_floating_point())
-        largest = max(real, key=Tensor.numel, default=None)
-        return None if largest is None else largest.detach().reshape(-1)[:_ENTRIES].clone()
+        if self._largest is None:
+            self._largest = max(self._plain(), key=Tensor.numel, default=None)
+        return None if self._largest is None else self._largest.detach().reshape(-1)[:_ENTRIES].clone()
 
 
 class Trainings:
@@ -152,6 +156,7 @@ class Trainings:
             before, training = training, self._begin(training.model)
             snapshot_path(before.recorder.folder, "final").unlink(missing_ok=True)  # holds the new weights
         if training is not None:
+            training.optimizers.add(optimizer)
             self._of_optimizer[optimizer] = training
 
     def _begin(self, model: nn.Module) -> Training:
@@ -160,13 +165,17 @@ class Trainings:
         number = self._names[name] + 1
         recorder = Recorder(model, self._out / (name if number == 1 else f"{name}-{number}"), settings)
         training = Training(model, recorder)
-        for other in [each for each in self._running if each.steps and each.kind == training.kind]:
+        for other in [each for each in self._running if self._is_over(each, training)]:
             self._running.remove(other)
             other.recorder.finish()
         recorder.start()
         self._names[name] = number
         self._running.append(training)
         return training
+
+    def _is_over(self, training: Training, following: Training) -> bool:
+        is_left = not training.optimizers and len(self._running) >= _MOST_OPEN
+        return training.steps > 0 and (is_left or training.kind == following.kind)
 
     def end(self, error: BaseException | None = None) -> None:
         """End all trainings."""
@@ -184,9 +193,15 @@ class Trainings:
     def after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Called after each step of an optimizer."""
         training = self._of_optimizer.get(optimizer)
-        if training is not None:
+        if training is None:
+            return
+        try:
             with Outside():
                 training.on_step()
+        except Exception as error:
+            self._of_optimizer.pop(optimizer)
+            say(f"the end of this training will not be noticed ({type(error).__name__}: {error})")
+        else:
             if training.steps == 1 and is_first_process() and (training.recorder.folder / META).exists():
                 say(f"recording {_name(training.model)} in {from_here(training.recorder.folder)}")
 
@@ -217,7 +232,7 @@ def find_model(held: Collection[int]) -> nn.Module | None:
 
 def _roots(held: Collection[int]) -> list[nn.Module]:
     """The live modules that are part of no other one and hold some of the parameters."""
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+    modules = [one for one in gc.get_objects() if _is_of_script(one)]
     parents = defaultdict[int, list[nn.Module]](list)
     for module in modules:
         for child in _children(module):
@@ -229,9 +244,14 @@ def _roots(held: Collection[int]) -> list[nn.Module]:
         if id(module) not in seen:
             seen.add(id(module))
             rising += parents[id(module)]
-            if not parents[id(module)] and not isinstance(module, Together):
+            if not parents[id(module)]:
                 roots.append(module)
     return roots
+
+
+def _is_of_script(thing: Any) -> bool:
+    kind = type(thing)  # asked for, because `isinstance` calls what pretends to be of another class
+    return issubclass(kind, nn.Module) and kind is not Together and "_modules" in vars(thing)
 
 
 def _children(module: nn.Module) -> list[nn.Module]:

@@ -1,9 +1,11 @@
 """Training is bit for bit the same as without gatdiag, and no hook is left behind."""
 
 import copy
+import gc
 import io
 import pickle
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -302,3 +304,18 @@ def test_a_trace_inside_sees_nothing_of_ours(tmp_path):
         optimizer.step()
         assert torch.equal(traced(x), model(x))
     assert len(gatdiag.load(tmp_path / "run").neurons) == 4
+
+
+def test_what_a_loop_has_made_is_freed_when_it_returns(tmp_path):
+    def loop(model):
+        data, optimizer = graph(), sgd(model)
+        train_step(model, data, optimizer)
+        return weakref.ref(optimizer), weakref.ref(data.x)
+
+    gc.disable()
+    try:
+        with gatdiag.watch(Gat(), tmp_path / "run") as recorder:
+            left = loop(recorder._root)
+            assert [one() for one in left] == [None, None]
+    finally:
+        gc.enable()

@@ -201,3 +201,23 @@ def test_an_interrupt_is_noted(trainings, tmp_path):
     steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
     trainings.end(KeyboardInterrupt())
     assert gatdiag.load(tmp_path / "Net").status != "finished"
+
+
+def test_a_model_that_was_trained_with_another_is_found_alone(trainings, runs):
+    net, critic = Net(), Critic()
+    both = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.1)
+    steps(None, both, loss=lambda _: critic(net(X)).square().mean())
+    assert find_model([id(parameter) for parameter in net.parameters()]) is net
+
+
+def test_a_scripted_model_is_found():
+    net = torch.jit.script(Net())
+    assert find_model([id(parameter) for parameter in net.parameters()]) is net
+
+
+def test_trials_of_several_sizes_do_not_all_stay_open(trainings, runs):
+    for width in range(1, 12):
+        model = nn.Sequential(nn.Linear(5, width), nn.Linear(width, 3))
+        steps(model, torch.optim.SGD(model.parameters(), lr=0.1), count=1)
+    assert len(trainings._running) <= 8
+    assert len(runs()) == 11

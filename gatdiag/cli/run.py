@@ -18,22 +18,25 @@ from gatdiag.names import printable
 _FOLDER: Final = Path("gatdiag-runs")
 _PAGE: Final = "report.html"
 _MOST_SHOWN: Final = 8  # runs, in full; of more, those with the worst verdicts are on the page
-_CONCLUDE: Final = "import sys; from gatdiag.cli.run import conclude; conclude(sys.argv[1])"
+_CONCLUDE: Final = (  # by this package, wherever the script has gone
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import gatdiag; del sys.path[0]; "
+    "from gatdiag.cli.run import conclude; conclude(sys.argv[1])"
+)
 
 
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="A script or, with -m, a module, and its own arguments."),
+        typer.Argument(metavar="SCRIPT ARGS...", help="A script or, with -m, a module, and its own arguments."),
     ],
     as_module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
     out: Annotated[Path | None, OUT] = None,
     every: Every = "auto",
     metrics: Metrics = "standard",
 ) -> None:
-    """Run your training script unedited, and read why it does not train.
+    """Run a training script unedited, and print the verdict.
 
-    Runs the script as python does, and records each model that an optimizer of it trains. The verdict is printed on
+    It runs as by python, and gatdiag records each model that an optimizer of it trains. The verdict is printed on
     standard error when the script has ended, also by an exception or Ctrl-C, with the address of a page that shows
     everything. The exit status is that of the script. Options come before the script; what follows it is its own. Runs
     and page are in --out, by default gatdiag-runs/SCRIPT. In distributed training, start this command in each
@@ -48,7 +51,7 @@ def run(
     check_folder(folder)
     if is_first_process():
         folder = choose_folder(folder, RUNS, overwrite=False)
-    reporter = [sys.executable, "-c", _CONCLUDE]
+    reporter = [sys.executable, "-P", "-c", _CONCLUDE]
     launch = Launch(str(folder.absolute()), cadence, preset, reporter, os.getpid())
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

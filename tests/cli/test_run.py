@@ -68,7 +68,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "train.py").write_text(TRAINING)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # as the plain script has it
     return tmp_path
 
 

@@ -14,8 +14,10 @@ if _replaced is not None and _replaced.loader is not None:
     _replaced.loader.exec_module(_module)
 
 if "GATDIAG_RUN" in os.environ:
-    if PathFinder.find_spec("gatdiag") is None:  # a checkout that is not installed
-        sys.path.append(_here.rsplit(os.sep, 3)[0])
+    sys.path.insert(0, _here.rsplit(os.sep, 3)[0])
+    import gatdiag  # noqa: F401 - the one that started the script, wherever it is installed
+
+    del sys.path[0]
     from gatdiag.script.process import begin
 
     begin()

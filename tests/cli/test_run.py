@@ -178,8 +178,25 @@ def test_several_runs_are_compared_on_one_page(tmp_path, few_figures, capsys):
         record(tmp_path / name, nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 22)
     conclude(str(tmp_path))
     printed = capsys.readouterr().out
-    assert re.findall("^== (.*)$", printed, re.MULTILINE) == ["b", "a"]  # in the order of training
+    places = [str(tmp_path / name) for name in ("b", "a")]  # in the order of training
+    assert re.findall("^== (.*)$", printed, re.MULTILINE) == places
     assert printed.splitlines()[-1] == f"Page: {tmp_path / 'report.html'}"
+
+
+def test_of_many_runs_each_has_a_line_and_the_worst_are_on_the_page(tmp_path, few_figures, capsys):
+    for number in range(9):
+        record(tmp_path / f"run{number}", nn.Linear(4, 2), 1)
+    broken = nn.Linear(4, 2)
+    broken.weight.data[0, 0] = torch.nan
+    with pytest.warns(UserWarning, match="NaN"):
+        record(tmp_path / "run9", broken, 3)
+    conclude(str(tmp_path))
+    lines = filter(None, capsys.readouterr().out.splitlines())
+    names = [line.split("/")[-1].split()[0] for line in lines]
+    assert names == [*(f"run{number}" for number in range(10)), "report.html"]
+    page = (tmp_path / "report.html").read_text()
+    assert "run9" in page
+    assert "run8" not in page
 
 
 def test_a_damaged_run_is_one_line(tmp_path, capsys):

@@ -133,10 +133,7 @@ def _find_call() -> FrameType | None:
         stacks = [[*_frames(frame)] for frame in sys._current_frames().values()]
     code = torch.autograd.backward.__code__
     calls = [made for each in stacks for made in [frame for frame in each if frame.f_code is code][-1:]]
-    stack, stacks = (
-        [],
-        [],
-    )  # else this frame would hold itself, and all that the script's frames hold, until a collection
+    del stack, stacks  # else this frame would hold itself, and all that its callers hold, until a collection
     return calls[0] if len(calls) == 1 else None
 
 

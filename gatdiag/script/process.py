@@ -80,29 +80,35 @@ class Process:
 
     Args:
         launch: What it was told.
+
+    Attributes:
+        trainings: None until there is an optimizer.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._trainings: Trainings | None = None  # None until there is an optimizer
+        self.trainings: Trainings | None = None
 
     def on_import(self, module: ModuleType) -> None:
-        """Notice each optimizer that is made from now on; torch has hooks for their steps only."""
+        """Notice each optimizer that is made from now on: torch has hooks for steps only. Errors are a printed line."""
         make = module.Optimizer.__init__
 
         @wraps(make)
         def make_and_notice(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
-            self._notice(optimizer)
+            try:
+                self._notice(optimizer)
+            except Exception as error:
+                say(f"not recorded: the model of {type(optimizer).__name__} ({type(error).__name__}: {error})")
 
         module.Optimizer.__init__ = make_and_notice
 
     def _notice(self, optimizer: Any) -> None:
         from gatdiag.script.trainings import Trainings  # loads the recorder
 
-        if self._trainings is None:
-            self._trainings = Trainings(Path(self._launch.out), every=self._launch.every, metrics=self._launch.metrics)
-        self._trainings.on_optimizer(optimizer)
+        if self.trainings is None:
+            self.trainings = Trainings(Path(self._launch.out), every=self._launch.every, metrics=self._launch.metrics)
+        self.trainings.on_optimizer(optimizer)
 
     def conclude_at_end(self) -> None:
         """Report when the script has ended, also after an exception or a signal."""
@@ -118,8 +124,8 @@ class Process:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         """End as a script does that has no handler, with what was recorded."""
         signal.signal(number, signal.SIG_DFL)
-        if self._trainings is not None:
-            self._trainings.end(KeyboardInterrupt())
+        if self.trainings is not None:
+            self.trainings.end(KeyboardInterrupt())
         self._conclude()
         os.kill(os.getpid(), number)
 
@@ -129,7 +135,7 @@ class Process:
             return
         out = self._launch.out
         if not any(Path(out).glob(RUNS)):
-            reason = "" if self._trainings is None else self._trainings.missing
+            reason = "" if self.trainings is None else self.trainings.missing
             say(f"nothing was recorded: {reason or 'no optimizer of torch was made in this process'}")
             return
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None if closed from the start

@@ -138,13 +138,10 @@ class Trainings:
 
     @run_as_is
     def on_optimizer(self, optimizer: Optimizer) -> None:
-        """Called when an optimizer was made; an error is printed, and the script goes on."""
-        try:
-            if is_first_process():  # as far as it is known; the recorder asks once more at the first step
-                with Outside():
-                    self._find_training(optimizer)
-        except Exception as error:
-            say(f"not recorded: the model of {type(optimizer).__name__} ({type(error).__name__}: {error})")
+        """Called when an optimizer was made."""
+        if is_first_process():  # as far as it is known; the recorder asks once more at the first step
+            with Outside():
+                self._find_training(optimizer)
 
     def _find_training(self, optimizer: Optimizer) -> None:
         held = parameters_of(optimizer)

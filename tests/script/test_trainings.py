@@ -1,5 +1,6 @@
 """What a script trains is found by its optimizers, each model in a run of its own; the training is as without it."""
 
+import os
 import random
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch.nn import functional as F
 from torch.optim import optimizer as optimizers
 
 import gatdiag
+from gatdiag.script.launch import Launch
+from gatdiag.script.process import Process
 from gatdiag.script.trainings import Together, Trainings, find_model
 
 X, Y = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
@@ -45,13 +48,10 @@ def steps(model, *optimizers, count=4, loss=lambda model: F.cross_entropy(model(
 @pytest.fixture
 def trainings(tmp_path, monkeypatch):
     """Those of this process, until the end of the test."""
-    found, make = Trainings(tmp_path, every=1, metrics="fast"), optimizers.Optimizer.__init__
-
-    def make_and_notice(optimizer, *args, **kwargs):
-        make(optimizer, *args, **kwargs)
-        found.on_optimizer(optimizer)
-
-    monkeypatch.setattr(optimizers.Optimizer, "__init__", make_and_notice)
+    monkeypatch.setattr(optimizers.Optimizer, "__init__", optimizers.Optimizer.__init__)  # to have it back
+    process = Process(Launch(str(tmp_path), 1, "fast", [], os.getpid()))
+    process.on_import(optimizers)
+    process.trainings = found = Trainings(tmp_path, every=1, metrics="fast")
     yield found
     found.end()
 

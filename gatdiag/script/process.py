@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from gatdiag.script.trainings import Trainings
 
 _OPTIMIZERS: Final = "torch.optim.optimizer"
+_NO_OPTIMIZER: Final = (
+    "no torch.optim.Optimizer was made in this process; weights that a script updates itself are recorded by "
+    "gatdiag.watch, with recorder.step() before each update"
+)
 _ERROR_OUTPUT: Final = 2  # file descriptor
 
 
@@ -135,8 +139,7 @@ class Process:
             return
         out = self._launch.out
         if not any(Path(out).glob(RUNS)):
-            reason = "" if self.trainings is None else self.trainings.missing
-            say(f"nothing was recorded: {reason or 'no optimizer of torch was made in this process'}")
+            say(f"nothing was recorded: {_NO_OPTIMIZER if self.trainings is None else self.trainings.missing}")
             return
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None if closed from the start
             stream.flush()

@@ -91,6 +91,11 @@ def test_a_script_runs_as_by_python(folder, arguments):
     assert not (folder / "gatdiag-runs").exists()
 
 
+def test_of_a_distributed_training_only_the_first_process_speaks(folder, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert "gatdiag" not in run(*GATDIAG, "plain.py").stderr
+
+
 def test_a_training_is_the_same_and_ends_with_its_verdict(folder):
     python = run(sys.executable, "-m", "package.train")
     done = run(*GATDIAG, "--every", "1", "-m", "package.train")

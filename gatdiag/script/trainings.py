@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,7 +32,8 @@ from gatdiag.script.process import say
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import unwrap
 
-_ENTRIES: Final = 512  # by which weights are compared
+_ROWS: Final = 64  # of the largest parameter, by which weights are compared
+_ENTRIES: Final = 512  # of these rows
 _MOST_OPEN: Final = 8  # trainings
 _MAX_NAME: Final = 60  # characters
 
@@ -107,7 +109,10 @@ class Training:
         """A copy of some entries of the largest parameter, which is not waited for on an accelerator."""
         if self._largest is None:
             self._largest = max(self._plain(), key=Tensor.numel, default=None)
-        return None if self._largest is None else self._largest.detach().reshape(-1)[:_ENTRIES].clone()
+        if self._largest is None:
+            return None
+        rows = torch.atleast_1d(self._largest.detach())[:_ROWS]  # few, because `reshape` copies them in channels_last
+        return rows.reshape(-1)[:_ENTRIES].clone()
 
 
 class Trainings:

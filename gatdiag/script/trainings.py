@@ -111,7 +111,9 @@ class Training:
             self._largest = max(self._plain(), key=Tensor.numel, default=None)
         if self._largest is None:
             return None
-        rows = torch.atleast_1d(self._largest.detach())[:_ROWS]  # few, because `reshape` copies them in channels_last
+        rows: Tensor = torch.atleast_1d(self._largest.detach())[
+            :_ROWS
+        ]  # few, because `reshape` copies them in channels_last
         return rows.reshape(-1)[:_ENTRIES].clone()
 
 

@@ -92,7 +92,7 @@ class Training:
     def kind(self) -> tuple[Any, ...]:
         """The same for models that differ in their weights only."""
         shapes = tuple(tuple(each.shape) for each in self._plain())
-        return type(self.model), tuple(map(type, self.model.modules())), shapes
+        return type(self.model), tuple(map(type, _modules(self.model))), shapes
 
     def is_initialized_again(self) -> bool:
         """Whether the weights are other ones than those that the last step left."""
@@ -262,15 +262,21 @@ def _children(module: nn.Module) -> list[nn.Module]:
     return [child for child in vars(module)["_modules"].values() if child is not None]
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[int, nn.Parameter]]:
-    """id and parameter, without calling methods that the script may have overridden."""
+def _modules(model: nn.Module) -> Iterator[nn.Module]:
+    """A module and those inside, without calling methods that the script may have overridden."""
     waiting, seen = [model], set[int]()
     while waiting:
         module = waiting.pop()
         if id(module) not in seen:
             seen.add(id(module))
             waiting += reversed(_children(module))
-            yield from ((id(one), one) for one in vars(module)["_parameters"].values() if one is not None)
+            yield module
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[int, nn.Parameter]]:
+    """id and parameter."""
+    for module in _modules(model):
+        yield from ((id(one), one) for one in vars(module)["_parameters"].values() if one is not None)
 
 
 def _name(model: nn.Module) -> str:

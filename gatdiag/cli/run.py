@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from gatdiag.cli.diagnose import print_diagnosis
-from gatdiag.cli.options import OUT, Every, Metrics, check_folder, choose_folder, parse_every, parse_metrics
+from gatdiag.cli.options import OUT, Every, Metrics, choose_folder, parse_every, parse_metrics
 from gatdiag.cli.printing import plain_console
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import printable
@@ -48,7 +48,6 @@ def run(
     name = _name(command[0], as_module=as_module)
     folder = _FOLDER / name if out is None else out
     cadence, preset = parse_every(every, "auto", "log"), parse_metrics(metrics)
-    check_folder(folder)
     if is_first_process():
         folder = choose_folder(folder, RUNS, overwrite=False)
     reporter = [sys.executable, "-P", "-c", _CONCLUDE]

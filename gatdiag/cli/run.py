@@ -81,7 +81,7 @@ def conclude(out: str) -> None:
 
 def _conclude(out: Path) -> None:
     from gatdiag.diagnosis import SEVERITIES, diagnose
-    from gatdiag.report import write_report
+    from gatdiag.page import report
     from gatdiag.run import load
     from gatdiag.run.files import from_here, runs_inside
 
@@ -97,5 +97,5 @@ def _conclude(out: Path) -> None:
         if not is_short:
             print_diagnosis(diagnosis, f"gatdiag diagnose --json {from_here(one.folder)}")
     diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
-    page = write_report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
+    page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
     typer.echo(f"\nPage: {from_here(page)}")

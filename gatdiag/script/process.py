@@ -151,8 +151,10 @@ class Process:
                 stdout=_ERROR_OUTPUT,
                 check=False,
             )
-        except (OSError, KeyboardInterrupt) as error:
-            say(f"no verdict ({type(error).__name__}): read it with gatdiag report {out}/*")
+        except OSError as error:
+            say(f"no verdict ({error}): read it with gatdiag report {out}/*")
+        except KeyboardInterrupt:
+            return  # the other process has said so
 
 
 def say(text: str) -> None:

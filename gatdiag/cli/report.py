@@ -91,8 +91,8 @@ def _save_pdf(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
 
 def _save_markdown(runs: Sequence[Run], path: Path, *, overwrite: bool) -> Path:
     from gatdiag.diagnosis import diagnose
-    from gatdiag.page.markdown import HEADING, markdown
     from gatdiag.page.document import write
+    from gatdiag.page.markdown import HEADING, markdown
 
     is_ours = path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(HEADING)
     _check_free([path] if path.exists() and not is_ours else [], overwrite=overwrite)

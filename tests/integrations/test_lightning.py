@@ -3,6 +3,7 @@
 import logging
 import warnings
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import gatdiag
+from gatdiag.recorder.tracking import update_of_run
 from tests.integrations.untouched import assert_same, remains, seed
 
 with warnings.catch_warnings():
@@ -89,12 +91,19 @@ def test_training_is_unchanged_and_recorded(tmp_path, capsys, make, package):
     assert capsys.readouterr().err.startswith("gatdiag: Too little was recorded to say whether it trains; see gatdiag")
 
 
-def test_a_run_is_written_beside_the_logs(tmp_path):
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_run_is_written_beside_the_logs_which_get_its_scalars(tmp_path, is_sent):
     logger = lightning.pytorch.loggers.CSVLogger(tmp_path, version=7)
-    callback = GatdiagCallback(every=1)
+    callback = GatdiagCallback(every=1, **({} if is_sent else {"tracker": None}))
     trainer(tmp_path, callback, logger=logger).fit(Module(), *loaders())
-    assert callback.recorder.folder == tmp_path / "lightning_logs" / "version_7" / "gatdiag-run"
-    assert gatdiag.load(callback.recorder.folder).meta["cadence"]["every"] == "1"
+    folder = tmp_path / "lightning_logs" / "version_7"
+    assert callback.recorder.folder == folder / "gatdiag-run"
+    run, logs = gatdiag.load(callback.recorder.folder), pd.read_csv(folder / "metrics.csv").set_index("step")
+    assert run.meta["cadence"]["every"] == "1"
+    logged = {
+        step: row.dropna().to_dict() for step, row in logs.filter(like="gatdiag/").groupby("step").first().iterrows()
+    }
+    assert {step: row for step, row in logged.items() if row} == (update_of_run(run).scalars if is_sent else {})
 
 
 def test_a_second_fit_is_written_beside_the_first(tmp_path):

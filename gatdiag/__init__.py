@@ -5,6 +5,7 @@ The packages and modules, from high to low level. Each may import those below it
     cli            the commands, one per file, on top of public functions
     experiments    built-in models, data sets and trainings
     integrations   callbacks of frameworks, and trackers, each of which imports its package
+    testing        assert_trains(): a test that a model trains, which says why if it does not
     treatment      treat(): a training before and after the remedy that its diagnosis names
     rehearsal      preflight(): diagnoses the first steps of a copy of the model
     watching       watch(): a recorder around a training loop, with or without a progress line

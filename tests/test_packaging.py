@@ -7,12 +7,14 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
+from tests.run.synthetic import synthetic_run
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -71,6 +73,18 @@ def test_the_readme_has_the_commands_that_ci_runs(name, words):
     assert len(blocks) == 1
     assert all(word in blocks[0] for word in ["python3 -m venv .venv", "-c constraints.txt", *words])
     assert f"readme_command {name}" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize(("collapses", "statuses"), [(False, [0, 0]), (True, [1, 0])])
+def test_the_workflow_in_the_readme_fails_where_the_training_does(tmp_path, monkeypatch, collapses, statuses):
+    (text,) = re.findall(r"^```yaml\n(.+?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    steps = yaml.safe_load(text)["jobs"]["trains"]["steps"]
+    lines = [
+        shlex.split(step["run"].partition(" >>")[0]) for step in steps if step.get("run", "").startswith("gatdiag")
+    ]
+    monkeypatch.chdir(tmp_path)
+    synthetic_run(tmp_path / "runs" / "ci", steps=120, layers=10, neurons=2, collapse=collapses)
+    assert [CliRunner().invoke(app, line[1:]).exit_code for line in lines] == statuses
 
 
 def follow(readme, names):

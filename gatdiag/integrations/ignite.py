@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
-from torch import nn
+from torch import Tensor, nn
 
 from gatdiag.integrations.verdict import finish
 from gatdiag.recorder import Recorder
@@ -38,6 +38,7 @@ class GatdiagHandler:
     def __init__(self, folder: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self._folder, self._settings = folder, settings
         self.recorder: Recorder | None = None
+        self._is_running = False
 
     def attach(self, engine: Engine, model: nn.Module, evaluators: Mapping[str, Engine] | None = None) -> None:
         """Record what an engine trains.
@@ -57,12 +58,18 @@ class GatdiagHandler:
     def _start(self, engine: Engine, model: nn.Module) -> None:
         folder = self._folder or Path("runs", type(model).__name__.lower())
         self.recorder = watch(model, folder, **self._settings)
+        self._is_running = True
 
     def _log(self, engine: Engine, prefix: str) -> None:
         if self.recorder is not None:
             metrics = engine.state.metrics.items()
-            self.recorder.log({f"{prefix}{name}": value for name, value in metrics if isinstance(value, Real)})
+            self.recorder.log({f"{prefix}{name}": value for name, value in metrics if _is_number(value)})
 
     def _finish(self, engine: Engine) -> None:
-        recorder, self.recorder = self.recorder, None
-        finish(recorder)
+        if self._is_running:
+            self._is_running = False
+            finish(self.recorder)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)

@@ -28,9 +28,11 @@ def to_tensorboard(writer: SummaryWriter | str | os.PathLike[str] | None = None)
             ...
     """
     is_given = isinstance(writer, SummaryWriter)
-    target: Any = writer if is_given else SummaryWriter(writer)
+    target: Any = writer if is_given else None
 
     def track(update: Update) -> None:
+        nonlocal target
+        target = SummaryWriter(writer) if target is None else target  # not before this process is known to record
         for step, row in update.scalars.items():
             for name, value in row.items():
                 target.add_scalar(name, value, step)

@@ -60,12 +60,15 @@ def test_training_is_unchanged_and_recorded(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith(f"whether it trains; see gatdiag diagnose {folder}\n")
 
 
-def test_a_terminated_run_ends_and_the_next_one_is_written_beside_it(tmp_path):
+def test_a_terminated_run_ends_and_the_next_one_is_written_beside_it(tmp_path, capsys):
     model, trainer, _, _ = engines()
     trainer.add_event_handler(Events.ITERATION_COMPLETED(once=4), lambda engine: engine.terminate(skip_completed=True))
-    GatdiagHandler(tmp_path / "run").attach(trainer, model)
+    handler = GatdiagHandler(tmp_path / "run")
+    handler.attach(trainer, model)
     run_engine(trainer)
     run_engine(trainer, epochs=3)
+    assert handler.recorder.folder == tmp_path / "run-2"
+    assert capsys.readouterr().err.count("see gatdiag diagnose") == 2
     runs = [gatdiag.load(tmp_path / name) for name in ("run", "run-2")]
     assert [run.status for run in runs] == ["finished", "finished"]
     assert len(runs[0].steps) == 4

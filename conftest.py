@@ -9,6 +9,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # It is installed by its test, and would otherwise add a cause to all other tests.
 collect_ignore = ["tests/diagnosis/plugin"]
 
+# Importing frameworks and trackers takes seconds, in each process; these files have no examples that run.
+collect_ignore_glob = ["gatdiag/integrations/*.py"]
+
 # Nothing that importing the tests makes is garbage, and looking through it took an eighth of the suite's time.
 gc.disable()
 

@@ -4,6 +4,8 @@ The packages and modules, from high to low level. Each may import those below it
 
     cli            the commands, one per file, on top of public functions
     experiments    built-in models, data sets and trainings
+    integrations   callbacks of frameworks, and trackers, each of which imports its package
+    testing        assert_trains(): a test that a model trains, which says why if it does not
     treatment      treat(): a training before and after the remedy that its diagnosis names
     script         any training script, unedited: finds what it trains, and records it
     rehearsal      preflight(): diagnoses the first steps of a copy of the model

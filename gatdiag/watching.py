@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.laws import Laws
-from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, select
+from gatdiag.recorder import Every, Metrics, Patterns, Recorder, Settings, Status, Tracker, select
 from gatdiag.recorder.settings import as_optimizer_list, make_layer_filter, parse_best
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -39,6 +39,7 @@ def watch(
     laws: bool | Laws = True,
     warn: bool = True,
     progress: bool = False,
+    tracker: Tracker | None = None,
     enabled: bool = True,
 ) -> Recorder:
     """Record a training loop, which runs unchanged, to a run folder.
@@ -107,6 +108,10 @@ def watch(
             are errors; they are printed to standard error then.
         progress: Show one line in the terminal: step, loss, and for each layer a bar for the logarithm of its gradient
             relative to its weights, from ▁ for 1e-7 to █ for 1; "·" is zero, "-" no gradient, "!" NaN.
+        tracker: Called with a `gatdiag.recorder.Update`, in the thread that trains, about once in two seconds and at
+            the end: a few scalars of each step that was written since, and at the end the diagnosis. So it should hand
+            them on rather than wait. `gatdiag.integrations` has those of TensorBoard, W&B and MLflow. If it fails,
+            there is one warning, and it is not called again.
         enabled: False disables recording, as the environment variable GATDIAG_DISABLE=1 does. In distributed training
             only the first process records, which is decided at the first step: gradients are those after reduction, and
             layers those of its own batches. What FSDP and tensor parallelism distribute is left out, with a note.
@@ -162,6 +167,7 @@ def watch(
         numbered=not overwrite and resume is False,
         resume=resume,
         warn=warn,
+        tracker=tracker,
     )
     observer = ProgressLine() if progress else None
     return Recorder(model, folder, settings, enabled=enabled, observer=observer).start()

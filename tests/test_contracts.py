@@ -11,6 +11,7 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 ORDER = "imports point one way, and every room has its place"
 NO_TORCH = "what reads a run never needs torch"
 NO_DRAWING = "what measures never draws or prints"
+FRAMEWORKS = "frameworks and trackers are imported by integrations alone"
 METRICS_APART = "metrics know nothing of each other"
 FIGURES_APART = "figures know nothing of each other"
 
@@ -42,7 +43,9 @@ def broken_contracts(tmp_path, monkeypatch, capsys):
 
 
 def test_a_package_with_few_rooms_keeps_every_contract(broken_contracts):
-    assert broken_contracts({"laws/find.py": "import torch\nimport gatdiag.errors"}) == set()
+    files = {"laws/find.py": "import torch\nimport gatdiag.errors", "integrations/wandb.py": "import wandb"}
+    files["cli/export.py"] = "import gatdiag.integrations.wandb"
+    assert broken_contracts(files) == set()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,8 @@ def test_a_package_with_few_rooms_keeps_every_contract(broken_contracts):
         ({"metrics/norm.py": "import typer"}, NO_DRAWING),
         ({"recorder.py": "import gatdiag.laws", "laws.py": "import rich.console"}, NO_DRAWING),
         ({"remedies/balance.py": "import matplotlib"}, NO_DRAWING),
+        ({"watching.py": "import wandb"}, FRAMEWORKS),
+        ({"recorder/scalars.py": "from lightning.pytorch import Callback"}, FRAMEWORKS),
         ({"metrics/norm.py": "import gatdiag.metrics.rank", "metrics/rank.py": ""}, METRICS_APART),
         ({"figures/rank.py": "import gatdiag.figures.norm", "figures/norm.py": ""}, FIGURES_APART),
     ],

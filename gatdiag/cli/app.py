@@ -23,6 +23,7 @@ from gatdiag.cli.explain import explain
 from gatdiag.cli.export import export
 from gatdiag.cli.inspect import inspect
 from gatdiag.cli.laws import laws
+from gatdiag.cli.live import live
 from gatdiag.cli.options import add_options
 from gatdiag.cli.preflight import preflight
 from gatdiag.cli.rebalance import rebalance
@@ -37,7 +38,7 @@ from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 
 _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {  # in the groups of --help
-    "Your training": (demo, run, diagnose, report, compare, treat, preflight, export),
+    "Your training": (demo, run, live, diagnose, report, compare, treat, preflight, export),
     "Checkpoints": (inspect, rebalance),
     "Theory": (laws, explain),
     "Experiments": (train, sweep),

@@ -37,6 +37,9 @@ _UNDETERMINED: Final = 3  # exit status where too little was recorded to say whe
 def diagnose(
     sources: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="Run folders or checkpoints.")],
     as_json: AsJson = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the verdict and short tables as Markdown, in less than 200 lines.")
+    ] = False,
     fail_on: FailOn = Level.error,
 ) -> None:
     """Find out why a run does not train, or a checkpoint is broken.
@@ -47,22 +50,36 @@ def diagnose(
     """
     from gatdiag.diagnosis import diagnose as diagnose_run
 
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown: expected one of them, got both")
     found: list[tuple[Path, Diagnosis]] = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
             run = to_run(open_run_or_checkpoints(source), Path(scratch) / "run")
             found.append((source, diagnose_run(run)))
+            if as_markdown:
+                _print_markdown(run, *found[-1])
     if as_json:
         diagnoses = [{"source": str(source), **diagnosis.document()} for source, diagnosis in found]
         print_json({"version": 3, "diagnoses": diagnoses})
-    else:
-        for source, diagnosis in found:
-            if len(found) > 1:
-                plain_console().print(printable(f"== {source}"), soft_wrap=True)
-            print_diagnosis(diagnosis, "gatdiag diagnose --json")
+    elif not as_markdown:
+        _print_text(found)
     exit_with_status([diagnosis for _, diagnosis in found], fail_on)
     if fail_on is not Level.never and any(diagnosis.verdict.code == "undetermined" for _, diagnosis in found):
         raise typer.Exit(_UNDETERMINED)
+
+
+def _print_text(found: Sequence[tuple[Path, Diagnosis]]) -> None:
+    for source, diagnosis in found:
+        if len(found) > 1:
+            plain_console().print(printable(f"== {source}"), soft_wrap=True)
+        print_diagnosis(diagnosis, "gatdiag diagnose --json")
+
+
+def _print_markdown(run: Run, source: Path, diagnosis: Diagnosis) -> None:
+    from gatdiag.page.markdown import markdown
+
+    typer.echo(markdown(run, diagnosis, source), nl=False)
 
 
 def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:

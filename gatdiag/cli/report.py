@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Picture: TypeAlias = Literal["png", "svg", "pdf"]
 
 _PICTURES: Final[tuple[Picture, ...]] = ("png", "svg", "pdf")
-_FORMATS: Final = ("html", *_PICTURES)
+_FORMATS: Final = ("html", "md", *_PICTURES)
 
 
 def report(
@@ -35,7 +35,8 @@ def report(
         typer.Option(
             "--format",
             metavar="LIST",
-            help="Formats, separated by commas: html, png, svg, pdf. Default: that of --out, or html.",
+            help="Formats, separated by commas: html, md (short, for assistants), png, svg, pdf. Default: that of "
+            "--out, or html.",
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
@@ -65,6 +66,8 @@ def report(
     page, figures = (out, out.with_name(f"{out.stem}-figures")) if kind == "html" else (out / name, out)
     if "html" in wanted:
         typer.echo(write_page(opened, page, title=title, overwrite=overwrite))
+    if "md" in wanted:
+        typer.echo(_save_markdown(opened, page.with_suffix(".md"), overwrite=overwrite))
     if pictures := [name for name in _PICTURES if name in wanted]:
         typer.echo(f"{_save_pictures(opened, figures, pictures, overwrite=overwrite)} files in {figures}")
 
@@ -84,6 +87,16 @@ def _save_pdf(runs: Sequence[Run], path: Path, *, overwrite: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         part.write_bytes(render_document(runs))
+
+
+def _save_markdown(runs: Sequence[Run], path: Path, *, overwrite: bool) -> Path:
+    from gatdiag.diagnosis import diagnose
+    from gatdiag.page.document import write
+    from gatdiag.page.markdown import HEADING, markdown
+
+    is_ours = path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(HEADING)
+    _check_free([path] if path.exists() and not is_ours else [], overwrite=overwrite)
+    return write("\n".join(markdown(run, diagnose(run)) for run in runs), path)
 
 
 def _save_pictures(runs: Sequence[Run], folder: Path, formats: Sequence[Picture], *, overwrite: bool) -> int:

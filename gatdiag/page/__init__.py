@@ -1,6 +1,7 @@
-"""The page: runs -> one self-contained HTML page.
+"""The page: runs -> one self-contained HTML page, or Markdown.
 
     document    report: the page as a file; each run once, with a unique name
+    markdown    the verdict, its evidence and short tables as text, for assistants and issues
     sections    the sections of one run, and of the comparison of several
     screen      the first screen of a run: verdict, tiles, strip of layers
     chart       values by layer and step, for the chart that answers to the mouse

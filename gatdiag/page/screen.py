@@ -115,7 +115,7 @@ def _steps(run: Run, facts: TrainingFacts) -> Tile:
     if is_of_checkpoints(run):
         return Tile("checkpoints", f"{facts.steps:,}", f"the last at step {facts.last_step or 0:,}")
     steps = 0 if facts.last_step is None else facts.last_step + 1
-    return Tile("steps", f"{steps:,}", f"{'all' if facts.recorded == steps else f'{facts.recorded:,}'} recorded")
+    return Tile("steps", f"{steps:,}", f"{'all' if facts.recorded >= steps else f'{facts.recorded:,}'} recorded")
 
 
 def _loss(facts: TrainingFacts) -> Tile:

@@ -18,6 +18,7 @@ end of the step) -> `SampleBuffer` (until several steps are measured together) -
   batch norms; `evaluation`: calls without gradients; `precision`: what half precision loses
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
+- `tracking`: rows -> scalars for a tracker
 - `guard`: turns exceptions into warnings; `alarm`: warns of training errors
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gatdiag.recorder.guard import RecordingWarning, TrainingWarning
     from gatdiag.recorder.session import Recorder
     from gatdiag.recorder.settings import Metrics, Patterns, Settings, select
+    from gatdiag.recorder.tracking import Tracker, Update
 
 __all__ = [
     "GROUPS",
@@ -41,7 +43,9 @@ __all__ = [
     "RecordingWarning",
     "Settings",
     "Status",
+    "Tracker",
     "TrainingWarning",
+    "Update",
     "select",
 ]
 
@@ -51,6 +55,7 @@ _HOME = {
     **dict.fromkeys(("Metrics", "Patterns", "Settings", "select"), "gatdiag.recorder.settings"),
     "Every": "gatdiag.recorder.budget",
     "Recorder": "gatdiag.recorder.session",
+    **dict.fromkeys(("Tracker", "Update"), "gatdiag.recorder.tracking"),
     **dict.fromkeys(("RecordingWarning", "TrainingWarning"), "gatdiag.recorder.guard"),
 }
 

@@ -199,6 +199,8 @@ class Recorder:
         finally:  # also after an interrupt
             steps.detach()
             writer.end(error, notes)
+            if writer.tracking is not None:
+                self._guard("the tracker", writer.tracking.finish, writer.folder)
             if self._observer is not None:
                 self._guard("the progress line", self._observer, None)
             steps.release()

@@ -12,6 +12,7 @@ from gatdiag.errors import InputError
 from gatdiag.laws import Laws
 from gatdiag.quantities import GROUPS, Group, quantity
 from gatdiag.recorder.budget import DEFAULT_BUDGET, Every
+from gatdiag.recorder.tracking import Tracker
 
 Preset: TypeAlias = Literal["fast", "standard", "full"]
 Metrics: TypeAlias = Preset | Iterable[str]
@@ -156,6 +157,7 @@ class Settings:
         resume: True: continue the run in the folder; a number: from this step on.
         warn: Warn of training errors while the training runs.
         needs_step: Leave no run behind if no step is made.
+        tracker: Called with the scalars of what is written.
     """
 
     selection: Selection = field(default_factory=lambda: select("standard"))
@@ -172,11 +174,17 @@ class Settings:
     resume: bool | int = False
     warn: bool = False
     needs_step: bool = False
+    tracker: Tracker | None = None
 
     def __post_init__(self) -> None:
         """Check arguments against each other."""
         if self.overwrite and self.resume is not False:
             raise InputError("overwrite=True deletes the run in the folder, resume=... continues it: use only one")
+        if self.tracker is not None and not callable(self.tracker):
+            raise InputError(
+                "tracker= expects a function that is called with updates, such as "
+                f"gatdiag.integrations.wandb.to_wandb(), got {self.tracker!r}"
+            )
         if self.scaler is not None and not all(hasattr(self.scaler, name) for name in ("is_enabled", "get_scale")):
             raise InputError(
                 f"scaler= expects a gradient scaler with is_enabled and get_scale, such as torch.amp.GradScaler, got "

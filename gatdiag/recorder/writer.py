@@ -18,6 +18,7 @@ from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.plan import RecordingPlan
 from gatdiag.recorder.settings import Settings
+from gatdiag.recorder.tracking import Tracking
 from gatdiag.run import Run, Store, load
 from gatdiag.run.files import snapshot_path
 from gatdiag.run.tables import is_logged
@@ -91,6 +92,7 @@ class Writer:
         self._rates: dict[tuple[str, int], int] = {}  # parameter group -> number of its learning rate column
         self._layers: tuple[str, ...] = ()
         self._parameters: list[tuple[str, str]] = []
+        self.tracking = None if settings.tracker is None else Tracking(settings.tracker)
         self._start = time.monotonic() - (_last_time(folder) if self._resumed else 0.0)
 
     def update_meta(self, **changes: Any) -> None:
@@ -119,6 +121,8 @@ class Writer:
         )
         self._layers = tuple(layer.name for layer in plan.layers)
         self._parameters = plan.parameter_names
+        if self.tracking is not None:
+            self.tracking.set_parameters([info.role for layer in plan.layers for info in layer.parameters])
 
     def write_violations(self, violated: Sequence[Mapping[str, int]]) -> None:
         """Mark laws, by position, as violated from a step on."""
@@ -194,6 +198,8 @@ class Writer:
             self.latest |= {name: value for name, value in row.items() if isinstance(value, float)}
         if rows:
             self._append("steps", rows)
+        if self.tracking is not None:
+            self._guard("the tracker", self.tracking.add, tables, rows)
 
     def read_run(self, before: int) -> Run:
         """The run so far, including rows of `steps` before this step that are not written yet."""

@@ -206,7 +206,7 @@ def test_help_lists_each_command_once_in_its_group():
         for start, end in zip(starts, [*starts[1:], None], strict=True)
     ]
     assert sorted(name for group in groups for name in group) == sorted(COMMANDS)
-    assert groups[0] == ["demo", "run", "diagnose", "report", "compare", "treat", "preflight", "export"]
+    assert groups[0] == ["demo", "run", "live", "diagnose", "report", "compare", "treat", "preflight", "export"]
     assert groups[1] == ["inspect", "rebalance"]
     assert groups[2] == ["laws", "explain"]
 

@@ -19,8 +19,8 @@ FORBIDDEN = {
     "gatdiag.run": {"torch"},
     "gatdiag.summary": {"torch"},
     "gatdiag.diagnosis": {"torch"},
-    "gatdiag.figures": {"torch"},
-    "gatdiag.page": {"torch"},
+    "gatdiag.figures": {"torch", "seaborn"},  # which loads pyplot and SciPy, and is needed only to draw
+    "gatdiag.page": {"torch", "seaborn"},
     "gatdiag.structure": DRAWING | PYG,
     "gatdiag.laws": DRAWING | PYG,
     "gatdiag.metrics": DRAWING | PYG,

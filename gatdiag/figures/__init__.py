@@ -11,13 +11,14 @@
 
 `FIGURES` lists them in reading order. To add one, define it in a file here, as a constant named like the figure in
 capitals, and add its line to `FIGURES`: the page, `gatdiag report --format` and the tests of all figures read that
-list. Every figure is available as data (`table`), and can be drawn on a matplotlib Figure of your own
-(`figure.draw(table, matplotlib_figure)`). Nothing here touches pyplot, the backend or global settings.
+list. Every figure is available as data (`table`), and can be drawn on matplotlib axes or figures of your own (`draw`).
+seaborn, which is imported only when something is drawn, gives style, contexts, heat maps, boxes and bands. Nothing here
+opens a pyplot figure, or changes the backend or global settings.
 """
 
 from gatdiag.figures.axes import not_recorded
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.rendering import FIGURES, draw, figures_for, render, render_document, save_figures, table
+from gatdiag.figures.rendering import FIGURES, draw, figures_for, plot, render, render_document, save_figures, table
 
 __all__ = [
     "FIGURES",
@@ -25,6 +26,7 @@ __all__ = [
     "draw",
     "figures_for",
     "not_recorded",
+    "plot",
     "render",
     "render_document",
     "save_figures",

@@ -15,13 +15,25 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.style import BROKEN, Canvas, is_wide, layer_labels, ordered_colors, plain_text, width_inches
+from gatdiag.figures.style import (
+    BROKEN,
+    MUTED,
+    Canvas,
+    GivenAxes,
+    is_wide,
+    layer_labels,
+    ordered_colors,
+    plain_text,
+    width_inches,
+)
 from gatdiag.quantities import QUANTITIES
 from gatdiag.run import Run
 from gatdiag.summary import evenly_spaced
@@ -46,6 +58,8 @@ Curve: TypeAlias = tuple[pd.DataFrame, Mapping[str, Any]]  # a line's table and 
 
 def panels(figure: Canvas, count: int, columns: int = 3) -> list[Axes]:
     """`count` axes: in rows of `columns` on a wide figure, else below each other."""
+    if isinstance(figure, GivenAxes):
+        return figure.take(count)
     columns = min(count, columns) if is_wide(figure) else 1
     grid = figure.subplots(-(-count // columns), columns, squeeze=False)
     for axes in grid.flat[count:]:
@@ -80,8 +94,17 @@ def scale_axis(axes: Axes, values: ArrayLike, *, log: bool | None = None, includ
         limits = [low - widen, high + widen, *include]
         margin = 0.04 * (max(limits) - min(limits)) if include else 0.0
         axes.set_ylim(min(limits) - margin, max(limits) + margin)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+        label_evenly(axes.yaxis)
+    else:
+        axes.set_yticks([])  # only marks
+
+
+def label_evenly(axis: Axis) -> None:
+    """Set up the ticks of a linear axis, without a factor for all of them in a corner."""
+    size = max(map(abs, axis.get_view_interval()))
+    plain = ScalarFormatter(useOffset=False)
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(plain if 1e-4 < size < 1e5 else FuncFormatter(lambda value, _: f"{value:.3g}"))
 
 
 def power_of_ten(value: float, _position: int | None = None) -> str:
@@ -110,7 +133,13 @@ def _robust_limits(values: Floats, slack: float) -> tuple[float, float]:
 
 
 def draw_lines(
-    axes: Axes, curves: Sequence[Curve], *, x: str = "step", log: bool | None = None, include: Sequence[float] = ()
+    axes: Axes,
+    curves: Sequence[Curve],
+    *,
+    x: str = "step",
+    log: bool | None = None,
+    include: Sequence[float] = (),
+    scaled_to: ArrayLike | None = None,
 ) -> list[Line2D]:
     """Draw lines on one axes, with a scale and limits computed from all of them together.
 
@@ -121,12 +150,14 @@ def draw_lines(
         x: The column of the x values.
         log: As for `scale_axis`.
         include: As for `scale_axis`.
+        scaled_to: What the limits are computed from, if not from these lines alone.
 
     Returns:
         Legend handles: the labeled lines, then the marks that were needed.
     """
     drawn = [table[name] for table, _ in curves for name in ("value", "low", "high") if name in table.columns]
-    scale_axis(axes, pd.concat(drawn) if drawn else [], log=log, include=include)
+    extent = pd.concat(drawn) if drawn else []
+    scale_axis(axes, extent if scaled_to is None else scaled_to, log=log, include=include)
     handles, needed = list[Line2D](), set[str]()
     for table, style in curves:
         places, values = (table[name].to_numpy(np.float64) for name in (x, "value"))
@@ -271,9 +302,13 @@ def layer_lines(table: pd.DataFrame, width: float) -> list[Curve]:
 
 
 def add_layer_bar(figure: Canvas, axes: Sequence[Axes], table: pd.DataFrame) -> None:
-    """Add a color bar that identifies the layer of each line, in place of a long legend."""
+    """Add a color bar that identifies the layer of each line, in place of a long legend; a title if there is one."""
     labels, pattern = layer_labels(layer_names(table), 14)
     drawn = np.unique(table["layer"].cat.codes)
+    if len(drawn) == 1:
+        words = (axes[0].get_title("left"), f"layer {plain_text(layer_names(table)[drawn[0]])}")
+        axes[0].set_title(", ".join(filter(None, words)), loc="left")
+        return
     add_color_key(figure, axes, [labels[place] for place in drawn], f"layer ({pattern})" if pattern else "layer")
 
 
@@ -287,10 +322,15 @@ def add_color_key(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], t
     colors = ScalarMappable(norm, ListedColormap(ordered_colors(count)))
     bar = figure.colorbar(colors, ax=list(axes), ticks=shown, aspect=30, pad=0.02)
     bar.ax.set_yticklabels([labels[place] for place in shown])
-    bar.ax.minorticks_off()
     bar.ax.tick_params(length=0)
     bar.ax.invert_yaxis()
-    bar.set_label(title)
+    label_bar(bar, title)
+
+
+def label_bar(bar: Colorbar, label: str) -> None:
+    """Write the label of a color bar above it, where it need not be turned."""
+    bar.ax.set_title(label, loc="right", size="small", pad=9)  # points: above the tip that stands for larger values
+    bar.ax.minorticks_off()
     bar.outline.set_linewidth(0.4)
 
 
@@ -306,7 +346,7 @@ def add_legend_below(figure: Canvas, handles: Iterable[Artist]) -> None:
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
-_NOTE: dict[str, Any] = {"ha": "center", "va": "center", "color": "#555555", "style": "italic"}
+_NOTE: dict[str, Any] = {"ha": "center", "va": "center", "color": MUTED, "style": "italic"}
 _MEASURED = {f"{quantity.table}.{quantity.name}" for quantity in QUANTITIES}
 
 
@@ -336,17 +376,10 @@ def note(place: Axes | Canvas, text: str) -> None:
         width = place.get_position().width * width_inches(place.get_figure())  # type: ignore[arg-type]
         words = place.text(0.5, 0.5, _wrap(plain_text(text, 300), width), transform=place.transAxes, **_NOTE)
         words.set_in_layout(False)
+    elif isinstance(place, GivenAxes):
+        note(place.axes[0], text)
     else:
         place.text(0.5, 0.5, _wrap(plain_text(text, 300), width_inches(place)), **_NOTE)
-
-
-def note_missing_panels(figure: Canvas, absent: Mapping[str, Axes]) -> None:
-    """Write a short note in each empty panel, and below the figure how to record what is missing."""
-    for axes in absent.values():
-        note(axes, "not recorded")
-    if absent:
-        words = _wrap(not_recorded(*absent), width_inches(figure))
-        figure.supxlabel(words, color=_NOTE["color"], style=_NOTE["style"], size="medium")
 
 
 def _wrap(text: str, width: float) -> str:

@@ -87,18 +87,26 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         curves = [
-            (curve, {**category(index), "label": plain_text(name, 28)})
+            (curve, {**category(index), "label": plain_text(_in_words(str(name)), 28)})
             for index, (name, curve) in enumerate(part.groupby("name", sort=False))
         ]
         is_score = panel not in _NOT_SCORES
         share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # not a percentage
         include = share if is_score else (0.0,) if panel != "loss" else ()
-        axes.legend(handles=draw_lines(axes, curves, log=False if is_score else None, include=include))
+        handles = draw_lines(axes, curves, log=False if is_score else None, include=include)
+        if len(handles) > 1:
+            axes.legend(handles=handles, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8)
         best = table["best_step"].iloc[0]
         if pd.notna(best) and is_score:
             axes.axvline(float(best), color="#888888", linewidth=0.7, linestyle=":", zorder=1)
         axes.set_ylabel(panel)
         step_axis(axes, table["step"])
+
+
+def _in_words(name: str) -> str:
+    """What a logged value or a column is called in a legend."""
+    split = next((words for split, words in _SPLITS.items() if split in name.lower().split("_")), "")
+    return split if split and kind_of_score(name) else name.replace("_", " ")
 
 
 def _height(table: pd.DataFrame, width: float) -> float:

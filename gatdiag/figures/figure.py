@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any, Final, Literal
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from gatdiag.figures.axes import not_recorded, note
 from gatdiag.figures.style import Canvas
@@ -37,7 +39,7 @@ class Figure:
         needs: The columns it draws, as "table.column"; "steps.loss" stands for whatever the loss was logged as.
             If some are missing, a note takes their place.
         data: Runs (and options) -> the tidy table that is drawn.
-        draw_table: Draws that table, which is not empty, on a matplotlib Figure or SubFigure. Computes nothing.
+        draw_table: Draws that table, which is not empty. Computes nothing.
         height: The table and a width in inches -> a suitable height in inches.
         equation: Unicode text; "" if there is nothing to define.
         applies_to: Whether some runs have what the figure shows, and differ in what it compares.
@@ -72,12 +74,21 @@ class Figure:
         """Heading of the section of a report it belongs to."""
         return _HEADINGS[self.group]
 
-    def draw(self, table: pd.DataFrame, canvas: Canvas) -> None:
-        """Draw the table on a matplotlib Figure or SubFigure; a note if it is empty."""
-        if len(table):
-            self.draw_table(table, canvas)
-        else:
+    def draw(self, table: pd.DataFrame, canvas: Canvas) -> list[Axes]:
+        """Draw the table on a matplotlib Figure or SubFigure, or on axes; a note if it is empty.
+
+        Returns:
+            The panels, with letters if there are several, without color bars.
+        """
+        if not len(table):
             note(canvas, not_recorded(*self.needs))
+            return []
+        self.draw_table(table, canvas)
+        shown = [axes for axes in canvas.axes if axes.get_label() != "<colorbar>" and axes.get_visible()]
+        for letter, axes in zip(ascii_lowercase, shown, strict=False):
+            if len(shown) > 1:
+                axes.set_title(f"({letter}) {axes.get_title('left')}".rstrip(), loc="left")
+        return shown
 
 
 def axis_label(column: str) -> str:
@@ -88,6 +99,11 @@ def axis_label(column: str) -> str:
 def equations(*columns: str) -> str:
     """The definitions of some "table.column"."""
     return "; ".join(get_quantity(column).equation for column in columns)
+
+
+def has_steps(runs: Sequence[Run]) -> bool:
+    """Whether lines over training have more than one point."""
+    return any(len(run.steps) != 1 for run in runs)
 
 
 def tidy(parts: Sequence[pd.DataFrame], *columns: str) -> pd.DataFrame:

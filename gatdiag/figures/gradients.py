@@ -16,7 +16,7 @@ from gatdiag.figures.axes import (
     panels,
     step_axis,
 )
-from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, axis_label, equations, tidy
+from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, axis_label, equations, has_steps, tidy
 from gatdiag.figures.heat import add_heat_bar, color_limits, draw_heat_map, heat_legend, heat_table
 from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain_text
 from gatdiag.roles import ATTENTION, FEATURE
@@ -67,7 +67,8 @@ def draw_gradient_norms(table: pd.DataFrame, figure: Canvas) -> None:
             step_axis(axes, table["step"])
         else:
             marks += draw_lines(axes, layer_lines(part, 0.9), log=True)
-            axes.set_ylabel(f"{axis_label(_RELATIVE)}, {quantity}s")
+            axes.set_ylabel(axis_label(_RELATIVE))
+            axes.set_title(f"{quantity}s", loc="left")
             step_axis(axes, table["step"])
             add_layer_bar(figure, [axes], part)
     add_legend_below(figure, marks)
@@ -86,6 +87,7 @@ GRADIENT_NORMS = Figure(
     needs=("steps.loss", _RELATIVE),
     data=gradient_norms_data,
     draw_table=draw_gradient_norms,
+    applies_to=has_steps,
     height=lambda table, width: 2.1 if is_wide(width) else 1.6 * (2 + (table["quantity"] == ATTENTION).any()),
 )
 
@@ -113,20 +115,18 @@ def chosen_layers_data(run: Run, layers: Sequence[str] | None = None) -> pd.Data
 
 
 def draw_chosen_layers(table: pd.DataFrame, figure: Canvas) -> None:
-    """Draw one panel per layer: feature weights on the left axis, attention vectors on the right one."""
+    """Draw one panel per layer, all on the same scale, so that attention can be compared with features by eye."""
     layers = list(table.groupby("layer", observed=True, sort=True))
     shown: list[Line2D] = []
-    for panel, (layer, part) in zip(panels(figure, len(layers), len(layers)), layers, strict=True):
-        for role, curve in part.groupby("role", sort=False):
-            style = ROLE_STYLES[str(role)]
-            axes = panel if role == FEATURE else panel.twinx()
-            shown += draw_lines(axes, [(curve, {**style, "label": f"{role}s"})], log=True)
-            axes.set_ylabel(f"{role}s", color=style["color"])
-            if role == ATTENTION:
-                axes.spines["right"].set_visible(True)
-                axes.grid(False)
-        panel.set_title(plain_text(f"layer {layer}"), loc="left")
-        step_axis(panel, table["step"])
+    grid = panels(figure, len(layers), len(layers))
+    for axes, (layer, part) in zip(grid, layers, strict=True):
+        roles = part.groupby("role", sort=False)
+        curves = [(curve, {**ROLE_STYLES[str(role)], "label": f"{role}s"}) for role, curve in roles]
+        shown += draw_lines(axes, curves, log=True, scaled_to=table["value"])
+        axes.set_title(plain_text(f"layer {layer}"), loc="left")
+        step_axis(axes, table["step"])
+        if axes is grid[0] or not is_wide(figure):
+            axes.set_ylabel(axis_label(_RELATIVE))
     add_legend_below(figure, shown)
 
 
@@ -134,10 +134,10 @@ CHOSEN_LAYERS = Figure(
     name="chosen_layers",
     title="Relative gradient norms: feature weights vs. attention vectors",
     caption="For the first, a middle and the last layer: the gradient norm divided by the weight norm, of the feature "
-    "weights (solid, left axis) and of the attention vectors (dashed, right axis).",
-    interpretation="The two axes differ: read the values. Attention orders of magnitude below the features it weights "
-    "hardly trains. Balanced attention vectors start close to zero, so that their ratio starts high and falls. "
-    "A line that starts late belongs to weights that were initialized to zero, where the ratio is undefined.",
+    "weights (solid) and of the attention vectors (dashed), all on one scale.",
+    interpretation="Attention orders of magnitude below the features it weights hardly trains. Balanced attention "
+    "vectors start close to zero, so that their ratio starts high and falls. A line that starts late belongs to "
+    "weights that were initialized to zero, where the ratio is undefined.",
     equation="‖∇Wˡ‖_F / ‖Wˡ‖_F; ‖∇aˡ‖₂ / ‖aˡ‖₂",
     paper=f"{GATS}, figure 5",
     group="gradients",
@@ -145,7 +145,7 @@ CHOSEN_LAYERS = Figure(
     data=chosen_layers_data,
     draw_table=draw_chosen_layers,
     height=lambda table, width: 2.0 if is_wide(width) else 0.5 + 1.5 * max(table["layer"].nunique(), 1),
-    applies_to=lambda runs: any(has_role(run, ATTENTION) for run in runs),
+    applies_to=lambda runs: has_steps(runs) and any(has_role(run, ATTENTION) for run in runs),
 )
 
 

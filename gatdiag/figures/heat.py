@@ -1,4 +1,4 @@
-"""Layer x step heat maps. Zeros, non-finite and missing values have colors of their own, named in a legend.
+"""Layer x step heat maps. Zeros, non-finite and missing values have hatches of their own, named in a legend.
 
 A cell extends from a recorded step to the next one. Ticks above the map mark the recorded steps if some were left out.
 """
@@ -11,23 +11,29 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize, to_rgba
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
-from numpy.typing import NDArray
+from matplotlib.ticker import FuncFormatter, LogLocator, ScalarFormatter
+from matplotlib.transforms import Transform
+from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.axes import Floats, layer_axis, power_of_ten, step_axis
-from gatdiag.figures.style import BROKEN, HEAT, SIGNED, UNMEASURED, ZERO, Canvas
+from gatdiag.figures.axes import Floats, label_bar, label_evenly, layer_axis, power_of_ten, step_axis
+from gatdiag.figures.style import BROKEN, HEAT, PAPER, SIGNED, UNMEASURED, Canvas, readable
 from gatdiag.summary import bin_steps
 
 HeatKind: TypeAlias = Literal["log", "signed"]
 Limits: TypeAlias = tuple[float, float]
 _COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
-_BROKEN: dict[str, Any] = {"facecolor": BROKEN, "edgecolor": ZERO, "hatch": "/////", "linewidth": 0}
-_UNMEASURED: dict[str, Any] = {"facecolor": ZERO, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0}
+_FEW_STEPS, _FEW_LAYERS = 6, 8  # cells that are wide enough to hold their values
+_HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color bar; white means nothing
+    "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "....", "linewidth": 0},
+    "broken": {"facecolor": BROKEN, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
+    "unmeasured": {"facecolor": PAPER, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0},
+}
+_WORDS = {"zero": "exactly 0", "broken": "NaN or infinite", "unmeasured": "no value"}
 _RUG = "#888888"  # to be seen on a white and on a dark page
-_SIGNED = 0.1  # smallest half-range of signed colors, so that rounding errors around zero stay white
+_SIGNED = 0.1  # smallest half-range of signed colors, so that rounding errors around zero stay pale
 
 
 def heat_table(series: pd.DataFrame, last: float, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
@@ -88,7 +94,7 @@ def draw_heat_map(
     limits: Limits,
     steps: NDArray[np.int64] | None = None,
 ) -> set[str]:
-    """Draw a table from `heat_table`, with the first layer on top.
+    """Draw a table from `heat_table`, with the first layer on top; the values, too, if there are few.
 
     Args:
         axes: The axes.
@@ -99,8 +105,7 @@ def draw_heat_map(
         steps: Further steps that the x axis must include.
 
     Returns:
-        Which of "zero", "broken", "unmeasured" (in this layer) and "sparse" (steps were left out) occur, for
-        `heat_legend`.
+        Which of "zero", "broken", "unmeasured" and "sparse" (steps were left out) occur, for `heat_legend`.
     """
     cells = table.drop_duplicates("step").sort_values("step")
     edges = np.append(cells["step"].to_numpy(), cells["until"].max())
@@ -109,24 +114,52 @@ def draw_heat_map(
     values[at], measured[at] = table["value"].to_numpy(np.float64), True
     broken = measured & ~np.isfinite(values)
     zero = (values <= 0) & ~broken & (kind == "log")
-    drawn = _colors(kind, limits)
-    image = drawn.to_rgba(np.ma.masked_array(np.where(zero | broken, 1.0, values), ~measured | zero | broken))
-    image[zero], image[broken] = to_rgba(ZERO), to_rgba(BROKEN)
-    axes.grid(False)
-    axes.pcolormesh(edges - 0.5, np.arange(len(names) + 1) - 0.5, image, rasterized=True)
-    for style, hit in ((_BROKEN, broken), (_UNMEASURED, ~measured)):
+    hidden = {"zero": zero, "broken": broken, "unmeasured": ~measured}
+    _draw_cells(axes, np.where(zero | broken, np.nan, values), kind, limits, edges)
+    for case, hit in hidden.items():
         for row in np.flatnonzero(hit.any(1)):
             where = np.append(hit[row], False)
             axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=where | np.roll(where, 1), step="post",
-                              rasterized=True, **style)  # fmt: skip
+                              rasterized=True, **_HATCHED[case])  # fmt: skip
     is_sparse = bool((cells["recorded"] < cells["until"] - cells["step"]).any())
     if is_sparse:
         _mark_recorded(axes, cells)
     step_axis(axes, np.append([edges[0], edges[-1] - 1], [] if steps is None else steps), room=0.5, label=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
-    cases = {"zero": zero.any(), "broken": broken.any(), "unmeasured": not measured.all(), "sparse": is_sparse}
-    return {case for case, occurs in cases.items() if occurs}
+    return {case for case, hit in hidden.items() if hit.any()} | ({"sparse"} if is_sparse else set())
+
+
+class _FromCells(Transform):
+    """Places in a matrix, in which seaborn draws, to steps and layers: cells may stand for different numbers of steps."""
+
+    input_dims = output_dims = 2
+    is_separable = True
+
+    def __init__(self, edges: NDArray[np.int64]) -> None:
+        super().__init__()
+        self._edges = edges
+
+    def transform_non_affine(self, values: ArrayLike) -> Floats:
+        """(n, 2) -> (n, 2)."""
+        x, y = np.asarray(values, np.float64).T
+        return np.column_stack([np.interp(x, np.arange(len(self._edges)), self._edges), y]) - 0.5
+
+
+def _draw_cells(axes: Axes, values: Floats, kind: HeatKind, limits: Limits, edges: NDArray[np.int64]) -> None:
+    import seaborn as sns
+
+    few = values.shape[1] <= _FEW_STEPS and len(values) <= _FEW_LAYERS
+    colors, place = _colors(kind, limits), _FromCells(edges) + axes.transData
+    sns.heatmap(values, ax=axes, mask=np.isnan(values), norm=colors.norm, cmap=colors.get_cmap(), cbar=False,
+                annot=few, fmt=".2g", annot_kws={"fontsize": "small"}, xticklabels=False, yticklabels=False,
+                transform=place, rasterized=True)  # fmt: skip
+    known = values[np.isfinite(values)] if few else np.empty(0)
+    for text, color in zip(axes.texts[len(axes.texts) - len(known) :], colors.to_rgba(known), strict=True):
+        text.set(color=readable(color), transform=place)
+    axes.tick_params(left=True, bottom=True, labelrotation=0)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.grid(visible=False)
 
 
 def _mark_recorded(axes: Axes, cells: pd.DataFrame) -> None:
@@ -142,24 +175,19 @@ def _colors(kind: HeatKind, limits: Limits) -> ScalarMappable:
 
 def heat_legend(cases: set[str]) -> list[Artist]:
     """Legend handles for the cells that have no color on the color bar."""
-    patches = {
-        "zero": Patch(facecolor=ZERO, edgecolor="#666666", linewidth=0.5, label="exactly 0"),
-        "broken": Patch(**_BROKEN, label="NaN or infinite"),
-        "unmeasured": Patch(**_UNMEASURED, label="no value"),
-        "sparse": Line2D([], [], color=_RUG, linestyle="none", marker="|", label="recorded step"),
-    }
-    return [patch for case, patch in patches.items() if case in cases]
+    handles: list[Artist] = [Patch(**style, label=_WORDS[case]) for case, style in _HATCHED.items() if case in cases]
+    if "sparse" in cases:
+        handles.append(Line2D([], [], color=_RUG, linestyle="none", marker="|", label="recorded step"))
+    return handles
 
 
-def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str) -> None:
-    """Add one color bar for heat maps with the same limits."""
+def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str = "") -> None:
+    """Add one color bar for heat maps with the same limits, with the label above it."""
     bar = figure.colorbar(_colors(kind, limits), ax=list(axes), pad=0.02, aspect=13 * len(axes), extend="both")
     if kind == "log":  # powers of ten, and 3 times them where there would be too few ticks
         few = limits[1] < 300 * limits[0]
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0,), numticks=6))
         bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
     else:
-        bar.ax.yaxis.set_major_locator(MaxNLocator(5))
-    bar.ax.minorticks_off()
-    bar.set_label(label)
-    bar.outline.set_linewidth(0.4)
+        label_evenly(bar.ax.yaxis)
+    label_bar(bar, label)

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from gatdiag.figures.axes import add_layer_bar, add_legend_below, draw_lines, layer_lines, panels, step_axis
-from gatdiag.figures.figure import GATS, Figure, axis_label, equations, tidy
-from gatdiag.figures.style import PREDICTED, Canvas, is_wide, ordered_colors, plain_text
+from gatdiag.figures.figure import GATS, Figure, axis_label, equations, has_steps, tidy
+from gatdiag.figures.style import COLORS, Canvas, is_wide, ordered_colors, plain_text
 from gatdiag.run import Run
 from gatdiag.summary import check_layers, evenly_spaced, neuron_series, select_layers, thin_groups
 
@@ -20,7 +20,7 @@ _CIRCLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.2,
-    "color": PREDICTED,
+    "color": COLORS[1],
     "markerfacecolor": "none",
     "markeredgewidth": 0.7,
 }
@@ -104,6 +104,7 @@ BALANCE = Figure(
     equation=equations("neurons.c", "neurons.predicted_c"),
     paper=f"{GATS}, figures 2c and 2d",
     group="balance",
+    applies_to=has_steps,
     needs=("neurons.c", "neurons.predicted_c"),
     data=balance_data,
     draw_table=draw_balance,
@@ -139,6 +140,7 @@ CONSERVATION = Figure(
     equation=equations("neurons.delta"),
     paper=f"{GATS}, figures 2a and 2b",
     group="balance",
+    applies_to=has_steps,
     needs=("neurons.delta",),
     data=conservation_data,
     draw_table=draw_conservation,

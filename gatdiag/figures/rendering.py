@@ -5,17 +5,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import matplotlib.figure
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.backend_bases import get_registered_canvas_class
+from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, by_layer, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.axes import full_step_range
 from gatdiag.figures.figure import Figure
-from gatdiag.figures.style import SIZES, plain_text, style_context
+from gatdiag.figures.style import SIZES, Canvas, Context, GivenAxes, plain_text, style_context, text_scale
 from gatdiag.run import Run
 
 Format = Literal["svg", "png", "pdf"]
@@ -80,21 +83,61 @@ def table(figure: Figure | str, runs: Run | Sequence[Run], **options: Any) -> pd
     return chosen.data(*several, **options)
 
 
-def draw(figure: Figure | str, run: Run, *, width: Width = "double", **options: Any) -> matplotlib.figure.Figure:
-    """Draw a figure of one run as a matplotlib figure, which no global state holds.
+def plot(
+    figure: Figure | str,
+    runs: Run | Sequence[Run],
+    *,
+    width: Width = "double",
+    context: Context = "paper",
+    **options: Any,
+) -> matplotlib.figure.Figure:
+    """Draw a new matplotlib figure, which no global state holds; the arguments are those of `draw`."""
+    _check_size(width, context)
+    chosen = _figure(figure)
+    with style_context(context=context):
+        return _draw_figure(chosen, _as_list(runs), table(chosen, runs, **options), SIZES[width], 150, context)
+
+
+def draw(
+    figure: Figure | str,
+    runs: Run | Sequence[Run],
+    ax: Axes | Sequence[Axes] | NDArray[Any] | matplotlib.figure.Figure | matplotlib.figure.SubFigure | None = None,
+    *,
+    width: Width = "double",
+    context: Context = "paper",
+    **options: Any,
+) -> Any:
+    """Draw a figure with matplotlib, for example on axes of your own.
 
     Args:
         figure: A figure or its name.
-        run: The run.
-        width: "single" or "double".
-        **options: As the figure's own `data` takes them.
+        runs: One run, or several for a figure that compares.
+        ax: Where it is drawn: axes; for a figure of several panels an array of as many axes, or a figure or subfigure
+            that gets them. By default on a new figure, in gatdiag's style. Your own keep your settings.
+        width: Of a new figure, as for `render`.
+        context: Of a new figure, as for `render`.
+        **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
+
+    Returns:
+        The axes, or an array of them if the figure has several panels. They do not include color bars.
 
     Raises:
-        InputError: There is no such figure, or it compares several runs.
+        InputError: There is no such figure, or the number of runs or axes does not fit it.
+
+    Example:
+        ``gatdiag.figures.draw("chosen_layers", run, plt.subplots(1, 3)[1])``
     """
-    chosen = _figure(figure)
-    with style_context():
-        return _draw_figure(chosen, [run], table(chosen, run, **options), SIZES[width], 150)
+    _check_size(width, context)
+    chosen, values = _figure(figure), table(figure, runs, **options)
+    if ax is None:
+        with style_context(context=context):
+            page = _new_figure(chosen, values, SIZES[width], 100, context)
+            drawn = _draw_on(chosen, _as_list(runs), values, page)
+    elif isinstance(ax, matplotlib.figure.Figure | matplotlib.figure.SubFigure):
+        drawn = _draw_on(chosen, _as_list(runs), values, ax)
+    else:
+        drawn = _draw_on(chosen, _as_list(runs), values, GivenAxes(np.ravel(np.array(ax, dtype=object)).tolist()))
+    return drawn[0] if len(drawn) == 1 else np.array(drawn, dtype=object)
 
 
 def render(
@@ -103,6 +146,8 @@ def render(
     *,
     format: Format = "svg",
     width: Width = "double",
+    context: Context = "paper",
+    as_paths: bool = False,
     dpi: int = 300,
     values: pd.DataFrame | None = None,
     **options: Any,
@@ -113,7 +158,10 @@ def render(
         figure: A figure or its name.
         runs: One run, or several for a figure that compares.
         format: "svg" (text stays text), "png" or "pdf" (fonts embedded).
-        width: "single" (3.25 inches, one column of a paper) or "double" (6.75).
+        width: "single" (3.3 inches, one column of a paper) or "double" (6.75, its page).
+        context: For what text is sized, as in seaborn: "paper" (7 points), "notebook" (9) or "talk" (13). The whole
+            figure grows with it: a "single" one for a talk is 6.2 inches wide.
+        as_paths: Whether the text of an SVG is drawn as paths: it looks the same everywhere, but cannot be selected.
         dpi: Resolution of a PNG, and of heat maps inside an SVG or PDF.
         values: The result of `table` for this figure and these runs, if already computed.
         **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.
@@ -121,14 +169,16 @@ def render(
     Raises:
         InputError: There is no such figure, format or width, or the number of runs does not fit the figure.
     """
-    if format not in _METADATA or width not in SIZES:
-        raise InputError(f"format must be svg, png or pdf and width single or double, got {format!r} and {width!r}")
+    if format not in _METADATA:
+        raise InputError(f"format must be svg, png or pdf, got {format!r}")
+    _check_size(width, context)
     chosen = _figure(figure)
     if values is None:
         values = table(chosen, runs, **options)
     content = BytesIO()
-    with style_context(salt=f"gatdiag {chosen.name}"):
-        canvas = get_registered_canvas_class(format)(_draw_figure(chosen, _as_list(runs), values, SIZES[width], dpi))
+    with style_context(f"gatdiag {chosen.name}", context, as_paths=as_paths):
+        drawn = _draw_figure(chosen, _as_list(runs), values, SIZES[width], dpi, context)
+        canvas = get_registered_canvas_class(format)(drawn)
         # savefig would draw everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
     return content.getvalue()
@@ -145,12 +195,24 @@ class Drawing(matplotlib.figure.Figure):
 
 
 def _draw_figure(
-    figure: Figure, runs: Sequence[Run], values: pd.DataFrame, width: float, dpi: int
+    figure: Figure, runs: Sequence[Run], values: pd.DataFrame, width: float, dpi: int, context: Context = "paper"
 ) -> matplotlib.figure.Figure:
-    drawn = Drawing(figsize=(width, figure.height(values, width)), dpi=dpi, layout="constrained")
-    with full_step_range(runs[0]) if not figure.is_comparison else nullcontext():
-        figure.draw(values, drawn)
+    drawn = _new_figure(figure, values, width, dpi, context)
+    _draw_on(figure, runs, values, drawn)
     return drawn
+
+
+def _new_figure(
+    figure: Figure, values: pd.DataFrame, width: float, dpi: int, context: Context
+) -> matplotlib.figure.Figure:
+    scale = text_scale(context)
+    size = scale * width, scale * figure.height(values, width)
+    return Drawing(figsize=size, dpi=dpi, layout="constrained")
+
+
+def _draw_on(figure: Figure, runs: Sequence[Run], values: pd.DataFrame, canvas: Canvas) -> list[Axes]:
+    with full_step_range(runs[0]) if not figure.is_comparison else nullcontext():
+        return figure.draw(values, canvas)
 
 
 def save_figures(
@@ -202,6 +264,13 @@ def _applicable_figures(runs: list[Run]) -> Iterator[tuple[str, Figure, list[Run
         for figure in figures_for(drawn):
             options = shared[figure.name] if len(drawn) == 1 else {}
             yield subfolder, figure, drawn, table(figure, drawn, **options)
+
+
+def _check_size(width: str, context: str) -> None:
+    if width not in SIZES or context not in get_args(Context):
+        raise InputError(
+            f"width must be single or double and context paper, notebook or talk, got {width!r} and {context!r}"
+        )
 
 
 def _figure(figure: Figure | str) -> Figure:

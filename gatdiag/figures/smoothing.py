@@ -18,10 +18,11 @@ from gatdiag.figures.axes import (
     layer_label_height,
     layer_lines,
     layer_names,
-    note_missing_panels,
+    not_recorded,
+    note,
     step_axis,
 )
-from gatdiag.figures.figure import TAMING, Figure, axis_label, equations, tidy
+from gatdiag.figures.figure import TAMING, Figure, axis_label, equations, has_steps, tidy
 from gatdiag.figures.style import Canvas, is_wide, ordered_colors
 from gatdiag.run import Run
 from gatdiag.summary import check_layers, has_zero_norm, layer_series, select_layers, thin_groups
@@ -86,19 +87,19 @@ def _draw_panels(
 ) -> tuple[list[Axes], list[Axes]]:
     """Draw outputs in the first row, gradients in the second. Returns all panels, and those that are not empty."""
     panels = figure.subplots(2, 3) if is_wide(figure) else figure.subplots(3, 2).T
-    marks, absent = list[Line2D](), dict[str, Axes]()
+    marks, drawn = list[Line2D](), list[Axes]()
     for axes, column in zip(panels.flat, COLUMNS, strict=True):
         part = table[table["quantity"] == column]
         if not len(part):
-            absent[f"layers.{column}"] = axes
+            note(axes, not_recorded(f"layers.{column}"))
             continue
         relative = column.startswith("relative")
         include = (0.0, 1.0) if relative else ()
         marks += draw_lines(axes, curves(part), x=x, log=None if relative else True, include=include)
         axes.set_ylabel(axis_label(f"layers.{column}"))
+        drawn.append(axes)
     add_legend_below(figure, marks)
-    note_missing_panels(figure, absent)
-    return list(panels.flat), [axes for axes in panels.flat if axes not in absent.values()]
+    return list(panels.flat), drawn
 
 
 def draw_smoothing_by_layer(table: pd.DataFrame, figure: Canvas) -> None:
@@ -156,6 +157,7 @@ SMOOTHING_OVER_TRAINING = replace(
     "layers is oversmoothing; relative μ of the gradient near 0 in early layers is oversmoothing of gradients. Check "
     "whether training repairs it.",
     data=smoothing_over_training_data,
+    applies_to=has_steps,
     draw_table=draw_smoothing_over_training,
     height=lambda table, width: 3.4 if is_wide(width) else 4.4,
 )

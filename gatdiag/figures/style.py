@@ -1,8 +1,8 @@
-"""Sizes, fonts and palettes, the context that applies them, and names as matplotlib can draw them.
+"""Sizes, fonts and palettes on top of seaborn's, the context that applies them, and names as matplotlib can draw them.
 
 Colors are those of Okabe and Ito for categories, cividis for heat maps, blue to gold for ordered lines, and blue to
-orange through white for signed values: all safe for color-blind readers. Line styles, markers and hatches differ, too,
-so that figures can be read in grayscale.
+brown through pale yellow for signed values: all safe for color-blind readers. Line styles, markers and hatches differ,
+too, so that figures can be read in grayscale.
 """
 
 import unicodedata
@@ -10,77 +10,84 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.typing import ColorType
 
+from gatdiag.errors import InputError
 from gatdiag.names import elide_middle
 from gatdiag.roles import ATTENTION, FEATURE
 
-Canvas: TypeAlias = Figure | SubFigure
 
-SIZES = {"single": 3.25, "double": 6.75}  # inches: one or both columns of a two-column paper
+class GivenAxes:
+    """Axes of the user in place of a figure: `subplots` makes none, but takes these."""
+
+    def __init__(self, axes: Sequence[Axes]) -> None:
+        self.axes = list(axes)
+        figure: Any = self.axes[0].get_figure()
+        self.bbox, self.dpi, self.text, self.colorbar = figure.bbox, figure.dpi, figure.text, figure.colorbar
+
+    def take(self, count: int) -> list[Axes]:
+        """The axes, if these are as many as there are panels."""
+        if len(self.axes) != count:
+            raise InputError(
+                f"ax= expects {count} axes, one for each panel, in reading order, or a figure or subfigure; "
+                f"got {len(self.axes)}"
+            )
+        return self.axes
+
+    def subplots(self, rows: int = 1, columns: int = 1, **_: Any) -> Any:
+        """As that of a figure."""
+        grid = np.array(self.take(rows * columns), dtype=object).reshape(rows, columns)
+        return grid[0, 0] if grid.size == 1 else grid.squeeze()
+
+    def legend(self, handles: Sequence[Artist], labels: Sequence[str], **_: Any) -> Any:
+        """The legend of the first panel: one outside needs room that only its owner can give."""
+        return self.axes[0].legend(handles, labels)
+
+
+Canvas: TypeAlias = Figure | SubFigure | GivenAxes
+
+SIZES = {"single": 3.3, "double": 6.75}  # inches: one or both columns of a two-column paper
 _WIDE = 4.5
+_SIZE = 7.0  # points of the text of a paper, in which what is laid out in inches is measured
 
-SETTINGS: dict[Any, Any] = {
-    "font.family": "sans-serif",
+Context: TypeAlias = Literal["paper", "notebook", "talk"]
+SETTINGS: dict[Any, Any] = {  # on top of seaborn's style and context
     "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same text sizes everywhere
     "mathtext.fontset": "dejavusans",
-    "font.size": 7.0,
-    "axes.titlesize": 7.5,
-    "axes.labelsize": 7.0,
-    "axes.labelpad": 2.5,
-    "axes.titlepad": 4.0,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), "#000000"),
     "axes.titley": 1.0,  # fixed, so that each layout pass need not search for it
-    "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.5,
-    "hatch.linewidth": 0.5,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 3.5,
-    "legend.fontsize": 6.5,
     "legend.frameon": False,
-    "legend.handlelength": 2.4,
-    "legend.borderaxespad": 0.3,
-    "legend.labelspacing": 0.3,
-    "legend.columnspacing": 1.2,
-    "svg.fonttype": "none",
+    "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,
     "agg.path.chunksize": 0,
-    **{
-        f"{axis}tick.{key}": value
-        for axis in "xy"
-        for key, value in (
-            ("labelsize", 6.5),
-            ("major.width", 0.6),
-            ("minor.width", 0.4),
-            ("major.size", 2.5),
-            ("minor.size", 1.5),
-            ("major.pad", 2.0),
-        )
-    },
 }
+_LENGTHS = {"axes.labelpad": 2.5, "axes.titlepad": 4.0, "xtick.major.pad": 2.0, "ytick.major.pad": 2.0}  # points
+_THIN = ("axes.linewidth", "grid.linewidth", "major.width", "minor.width", "major.size", "minor.size")  # of seaborn's
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")  # Okabe and Ito
 _LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 ROLE_STYLES: dict[str, dict[str, str]] = {
     FEATURE: {"color": COLORS[0], "linestyle": "-"},
-    ATTENTION: {"color": COLORS[6], "linestyle": "--"},
+    ATTENTION: {"color": COLORS[1], "linestyle": "--"},
 }
-PREDICTED = COLORS[1]
 
 HEAT: Colormap = mpl.colormaps["cividis"].with_extremes(bad="#00000000")
 SIGNED: Colormap = LinearSegmentedColormap.from_list(
-    "signed", ["#08306b", "#0072B2", "#9ecae1", "#f7f7f7", "#fdbe85", "#D55E00", "#6b2500"]
+    "signed", ["#08306b", "#0072B2", "#9ecae1", "#fff3b0", "#fdae6b", "#D55E00", "#6b2500"]
 ).with_extremes(bad="#00000000")
 # dark to light, each with a contrast of at least 2 to both white and black
 ORDERED: Colormap = LinearSegmentedColormap.from_list(
@@ -88,7 +95,8 @@ ORDERED: Colormap = LinearSegmentedColormap.from_list(
 )
 BROKEN = "#D81B60"  # NaN and infinities; in none of the palettes
 UNMEASURED = "#b0b0b0"
-ZERO = "#fefefe"  # not #ffffff, which a page in dark mode replaces
+MUTED = "#555555"  # notes
+PAPER = "#fefefe"  # not #ffffff, which a page in dark mode replaces
 
 
 def category(index: int) -> dict[str, Any]:
@@ -101,14 +109,38 @@ def category(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "linestyle": _LINE_STYLES[index % len(_LINE_STYLES)]}
 
 
+def readable(color: ColorType) -> str:
+    """Black or white, whichever is easier to read on a color: the contrast is 4.5 or more.
+
+    Example:
+        >>> readable("#00224e"), readable("#fee838")
+        ('white', 'black')
+    """
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color))
+    light = float(np.dot([*parts], [0.2126, 0.7152, 0.0722]))  # relative luminance (WCAG 2)
+    return "black" if (light + 0.05) ** 2 > 1.05 * 0.05 else "white"
+
+
 def ordered_colors(count: int) -> list[tuple[float, float, float, float]]:
     """`count` colors for ordered lines, dark to light."""
     return [ORDERED(place) for place in (np.linspace(0, 1, count).tolist() if count > 1 else [0.0])]
 
 
+def text_scale(context: Context) -> float:
+    """How much larger text, and with it a figure, is than in a paper.
+
+    Example:
+        >>> text_scale("paper"), round(text_scale("talk"), 3)
+        (1.0, 1.875)
+    """
+    import seaborn as sns  # here and below: it loads pyplot and SciPy, and only drawing needs it
+
+    return float(sns.plotting_context(context)["font.size"] / sns.plotting_context("paper")["font.size"])
+
+
 def width_inches(canvas: Canvas) -> float:
-    """The width of a figure or subfigure."""
-    return float(canvas.bbox.width / canvas.dpi)
+    """The width of a figure or subfigure, in inches of a figure whose text is 7 points high, as in a paper."""
+    return float(canvas.bbox.width / canvas.dpi * _SIZE / mpl.rcParams["font.size"])
 
 
 def is_wide(place: Canvas | float) -> bool:
@@ -117,15 +149,23 @@ def is_wide(place: Canvas | float) -> bool:
 
 
 @contextmanager
-def style_context(salt: str = "gatdiag") -> Iterator[None]:
-    """Apply `SETTINGS` on top of matplotlib's defaults; the previous settings are restored on exit.
+def style_context(salt: str = "gatdiag", context: Context = "paper", *, as_paths: bool = False) -> Iterator[None]:
+    """Apply seaborn's style and context, and `SETTINGS`, to matplotlib's defaults; restored on exit.
 
     Args:
         salt: Seeds the identifiers inside an SVG, so that equal input gives an equal file.
+        context: For what text and lines are sized: as in seaborn.
+        as_paths: Whether the text of an SVG is drawn as paths, which look the same everywhere, but cannot be selected.
     """
+    import seaborn as sns
+
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({**SETTINGS, "svg.hashsalt": salt})
+        sized = sns.plotting_context(context, font_scale=_SIZE / 9.6)  # points of seaborn's paper
+        thin: dict[Any, float] = {key: 0.6 * value for key, value in sized.items() if key.endswith(_THIN)}
+        pads: dict[Any, float] = {key: value * text_scale(context) for key, value in _LENGTHS.items()}
+        drawn_as: dict[Any, str] = {"svg.hashsalt": salt, "svg.fonttype": "path" if as_paths else "none"}
+        mpl.rcParams.update({**sns.axes_style("ticks"), **sized, **thin, **SETTINGS, **pads, **drawn_as})
         yield
 
 

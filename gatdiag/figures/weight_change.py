@@ -21,8 +21,8 @@ from gatdiag.figures.axes import (
     scale_axis,
 )
 from gatdiag.figures.figure import GATS, Figure, equations
-from gatdiag.figures.style import BROKEN, ROLE_STYLES, Canvas, is_wide, plain_text
-from gatdiag.quantities import get_quantity
+from gatdiag.figures.style import BROKEN, COLORS, MUTED, ROLE_STYLES, Canvas, is_wide, plain_text
+from gatdiag.quantities import HEALTHY
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import LEVELS, weight_change
@@ -30,6 +30,17 @@ from gatdiag.summary import LEVELS, weight_change
 _HATCHES: dict[str, str] = {FEATURE: "", ATTENTION: "////"}
 _BARS = 24  # layers
 _CHANGED = ("changed_fraction_005", "changed_fraction_050")
+_HEALTHY = {  # column -> 5th and 95th percentile of the layers' feature weights in the controls of tests/bank
+    "changed_fraction_005": (0.3, 1.0),
+    "changed_fraction_050": (0.04, 0.9),
+    "unchanged_fraction": HEALTHY["parameters.unchanged_fraction"],
+}
+_LABELS = {
+    "changed_fraction_005": "share of weights changed by over 0.05",
+    "changed_fraction_050": "share of weights changed by over 0.5",
+    "unchanged_fraction": "share of weights never changed",
+}
+_RANGE = "healthy feature weights (nine in ten layers)"
 _TRAINED = (
     "The panel title names the trained weights: those of the best step if watch(best=...) kept them and it is not "
     "in the first 5% of the run, else the final ones."
@@ -50,7 +61,10 @@ def draw_fractions(table: pd.DataFrame, figure: Canvas) -> None:
     entries: list[Artist] = []
     for axes, column in zip(panels(figure, len(columns)), columns, strict=True):
         entries += _draw_fraction(axes, table, column)
-        axes.set_ylabel(fill(get_quantity(f"parameters.{column}").label, 26))
+        axes.set_ylabel(fill(_LABELS[column], 20))
+        entries.append(
+            axes.axhspan(*_HEALTHY[column], color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
+        )
     _finish(figure, table, entries)
 
 
@@ -72,7 +86,7 @@ def _draw_fraction(axes: Axes, table: pd.DataFrame, column: str) -> list[Artist]
                       transform=axes.get_xaxis_transform())  # fmt: skip
     everywhere = "undefined" if table[column].isna().all() else "" if table[column].any() else "0"
     if everywhere:
-        axes.text(0.5, 0.5, f"{everywhere} in every layer", transform=axes.transAxes, ha="center", color="#555555")
+        axes.text(0.5, 0.5, f"{everywhere} in every layer", transform=axes.transAxes, ha="center", color=MUTED)
     axes.set_ylim(0, 1.03)
     _layers_below(axes, names)
     return list(axes.get_legend_handles_labels()[0])
@@ -95,8 +109,9 @@ CHANGED_FRACTION = Figure(
     title="Fraction of weights that changed, by layer",
     caption="The fraction of feature weights of magnitude 1e-4 or more whose relative change since initialization "
     "exceeds 0.05 and 0.5, and the fraction of attention weights whose absolute change does. " + _TRAINED,
-    interpretation="Bars near zero are layers that still have their initial weights. In a network that trains, all "
-    "layers change, including those in the middle.",
+    interpretation="In the green range are the feature weights of nine in ten layers of healthy trainings: few of "
+    "these change by 0.5. Bars below it are layers that still have their initial weights. Bars of attention vectors "
+    "are often near zero in healthy trainings, too: three in four layers have none that changed by 0.5.",
     equation="#{|w − w₀| / |w| > τ, |w| ≥ 10⁻⁴} / #{|w| ≥ 10⁻⁴}; #{|a − a₀| > τ} / #{a}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",

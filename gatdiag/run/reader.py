@@ -83,7 +83,7 @@ class Run:
         Raises:
             InputError: There is no such figure, or it compares several runs.
         """
-        drawn: Figure = gatdiag.figures.draw(name, self, **options)
+        drawn: Figure = gatdiag.figures.plot(name, self, **options)
         return drawn
 
     @property

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
 
 from gatdiag.figures import Figure
@@ -17,8 +18,8 @@ def drawn(figure: Figure, table: pd.DataFrame, width: str = "double") -> matplot
     with style_context():
         size = SIZES[width], figure.height(table, SIZES[width])
         canvas = matplotlib.figure.Figure(figsize=size, dpi=50, layout="constrained")
-        FigureCanvasAgg(canvas)
         figure.draw(table, canvas)
+        FigureCanvasAgg(canvas)
     return canvas
 
 
@@ -37,3 +38,10 @@ def luminance(color: str | Sequence[float]) -> float:
 def words(canvas: matplotlib.figure.Figure) -> str:
     texts: Sequence = canvas.findobj(lambda artist: hasattr(artist, "get_text"))
     return "\n".join(str(text.get_text()) for text in texts)
+
+
+def step_edges(axes):
+    """The steps at which the cells of a map begin, and at which the last one ends."""
+    mesh = axes.findobj(QuadMesh)[0]
+    corners = (mesh.get_transform() - axes.transData).transform(mesh.get_coordinates()[0])
+    return (corners[:, 0] + 0.5).tolist()

@@ -59,7 +59,7 @@ def test_scores_are_drawn_in_panels_of_their_kind(tmp_path):
     canvas = drawn(FIGURE, table(FIGURE, run))
     panels = [axes for axes in canvas.axes if axes.axison and axes.get_visible()]
     assert [axes.get_ylabel() for axes in panels] == ["loss", "AUC", "F1"]
-    assert [text.get_text() for text in panels[1].get_legend().get_texts()] == ["val_auc", "test_auc"]
+    assert [text.get_text() for text in panels[1].get_legend().get_texts()] == ["validation", "test"]
 
 
 def test_the_curves_of_each_run(grown, shown):

@@ -49,14 +49,16 @@ def test_lines_run_from_dark_to_light_with_depth(shown):
     assert [text.get_text() for text in bar.get_yticklabels()] == list("012345")
 
 
-def test_first_middle_and_last_with_features_solid_on_the_left_and_attention_dashed_on_the_right(shown):
-    values, canvas = shown(CHOSEN_LAYERS)
-    assert list(dict.fromkeys(values["layer"])) == ["convs.0", "convs.2", "convs.5"]
+def test_attention_and_features_of_first_middle_and_last_layer_are_on_one_scale(shown):
+    values, canvas = shown(CHOSEN_LAYERS, "stuck", "single")
+    assert list(dict.fromkeys(values["layer"])) == ["convs.0", "convs.4", "convs.9"]
     assert shown(CHOSEN_LAYERS, "one layer", "single")[0]["layer"].unique().tolist() == ["convs.0"]
-    left, right = [a for a in canvas.axes if a.get_title("left")], [a for a in canvas.axes if not a.get_title("left")]
-    assert [line.get_linestyle() for axes in left for line in lines(axes)] == ["-"] * 3
-    assert [line.get_linestyle() for axes in right for line in lines(axes)] == ["--"] * 3
-    assert [axes.get_title("left") for axes in left] == ["layer convs.0", "layer convs.2", "layer convs.5"]
+    assert [[line.get_linestyle() for line in lines(axes)] for axes in canvas.axes] == [["-", "--"]] * 3
+    assert len({axes.get_ylim() for axes in canvas.axes}) == 1
+    low, high = canvas.axes[0].get_ylim()
+    assert low < values["value"].min() < values["value"].max() < high
+    titles = [axes.get_title("left") for axes in canvas.axes]
+    assert titles == ["(a) layer convs.0", "(b) layer convs.4", "(c) layer convs.9"]
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["feature weights", "attention vectors"]
 
 
@@ -66,7 +68,7 @@ def test_one_scale_of_colors_for_all_runs(grown):
     expected = rows[rows["role"] == "feature weight"]["gradient_norm"]
     assert values[values["run"] == 0]["value"].tolist() == expected.tolist()
     canvas = drawn(GRADIENT_EVOLUTION, values)
-    assert [axes.get_title("left") for axes in canvas.axes[:2]] == [grown[2].name, grown[4].name]
+    assert [axes.get_title("left") for axes in canvas.axes[:2]] == [f"(a) {grown[2].name}", f"(b) {grown[4].name}"]
     assert len([axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]) == 1
 
 

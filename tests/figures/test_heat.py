@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
-from matplotlib.colors import LogNorm, to_rgba
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from gatdiag.figures.heat import color_limits, draw_heat_map, heat_legend, heat_table
-from gatdiag.figures.style import BROKEN, HEAT, ZERO
+from gatdiag.figures.style import HEAT
+from tests.figures.canvas import step_edges
+from tests.report.builder import contrast
 
 NAMES = ["a", "b", "c"]
 
@@ -52,17 +54,31 @@ def test_a_single_broken_value_is_never_thinned_away(how, bad):
 
 def test_each_kind_of_cell_is_told_apart():
     axes, cases = drawn(series([[1.0, 10.0, 0.0], [2.0, np.nan, np.inf]]))
-    colors = axes.findobj(QuadMesh)[0].get_array()
-    ordinary = HEAT(LogNorm(0.1, 100.0)([1.0, 10.0, 2.0]))
-    np.testing.assert_allclose(colors[0], [*ordinary[:2], to_rgba(ZERO)])
-    np.testing.assert_allclose(colors[1], [ordinary[2], to_rgba(BROKEN), to_rgba(BROKEN)])
-    assert (colors[2, :, 3] == 0).all()  # no row: the ground shows
+    mesh = axes.findobj(QuadMesh)[0]
+    shown = mesh.to_rgba(mesh.get_array())
+    np.testing.assert_allclose(shown[[0, 0, 1], [0, 1, 0]], HEAT(LogNorm(0.1, 100.0)([1.0, 10.0, 2.0])))
+    assert (~mesh.get_array().mask).tolist() == [[True, True, False], [True, False, False], [False] * 3]
     assert cases == {"zero", "broken", "unmeasured"}
     assert [patch.get_label() for patch in heat_legend(cases)] == ["exactly 0", "NaN or infinite", "no value"]
-    broken, unmeasured = axes.findobj(FillBetweenPolyCollection)
+    zero, broken, unmeasured = axes.findobj(FillBetweenPolyCollection)
     assert [path.get_extents().extents.tolist() for path in broken.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
     assert [path.get_extents().extents.tolist() for path in unmeasured.get_paths()] == [[-0.5, 1.5, 2.5, 2.5]]
-    assert broken.get_hatch() != unmeasured.get_hatch()
+    assert [path.get_extents().extents.tolist() for path in zero.get_paths()] == [[1.5, -0.5, 2.5, 0.5]]
+    assert len({hidden.get_hatch() for hidden in (zero, broken, unmeasured)}) == 3
+    assert contrast(zero.get_facecolor()[0], "white") > 10  # smaller than all others is darker, too
+
+
+def test_values_are_written_in_few_cells_and_can_be_read_on_their_color():
+    axes, _ = drawn(series([[1e-9, 2.0, np.nan], [0.5, 1.0, 0.0], [20.0, 3e-4, 50.0]]), limits=(1e-3, 10.0))
+    mesh = axes.findobj(QuadMesh)[0]
+    cells = mesh.to_rgba(mesh.get_array())[~mesh.get_array().mask]
+    assert [text.get_text() for text in axes.texts] == ["1e-09", "2", "0.5", "1", "20", "0.0003", "50"]
+    assert min(contrast(text.get_color(), cell) for text, cell in zip(axes.texts, cells, strict=True)) > 4.5
+    places = [
+        axes.transData.inverted().transform(text.get_transform().transform(text.get_position())) for text in axes.texts
+    ]
+    np.testing.assert_allclose(places[2:], [[0, 1], [1, 1], [0, 2], [1, 2], [2, 2]], atol=1e-9)
+    assert not drawn(series(np.ones((3, 7))))[0].texts
 
 
 def test_a_layer_without_a_row_at_a_step_is_hatched_there():
@@ -79,7 +95,7 @@ def test_what_follows_the_end_of_a_run_stays_empty():
     table = heat_table(series([[1.0, 2.0]]), 1)
     assert draw_heat_map(axes, table, ["a"], "log", (0.1, 10.0), np.array([0, 9])) == set()
     assert axes.get_xlim() == (-0.5, 9.5)
-    assert axes.findobj(QuadMesh)[0].get_coordinates()[..., 0].max() == 1.5
+    assert step_edges(axes) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +115,8 @@ def test_a_cell_lasts_until_the_next_recorded_step_which_a_tick_marks(steps, las
     table["step"] = steps
     axes = Figure().subplots()
     cases = draw_heat_map(axes, heat_table(table, last), NAMES[:1], "log", (0.1, 10.0))
-    mesh = axes.findobj(QuadMesh)[0]
-    assert (mesh.get_coordinates()[0, :, 0] + 0.5).tolist() == [*steps, end]
-    assert (mesh.get_array()[..., 3] == 1).all()
+    assert step_edges(axes) == [*steps, end]
+    assert not axes.findobj(QuadMesh)[0].get_array().mask.any()
     assert not axes.findobj(FillBetweenPolyCollection)
     assert ticks(axes) == [(step - 0.5, step + 0.5) for step in bars]
     assert [handle.get_label() for handle in heat_legend(cases)] == (["recorded step"] if bars else [])

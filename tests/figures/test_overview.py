@@ -4,7 +4,7 @@ from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
 
 from gatdiag.figures import table
 from gatdiag.figures.overview import OVERVIEW as FIGURE
-from tests.figures.canvas import words
+from tests.figures.canvas import step_edges, words
 from tests.figures.odd_runs import PAUSED
 
 
@@ -14,7 +14,12 @@ def test_short_runs_are_shown_whole(runs, shown):
     features = run.parameters[run.parameters["role"] == "feature weight"]
     gradients = values[values["quantity"] == "relative gradient norm"]
     assert gradients["value"].tolist() == features["relative_gradient_norm"].tolist()
-    assert values[values["quantity"] == "difference between nodes"]["value"].tolist() == run.layers["mu"].tolist()
+    assert (
+        values[values["quantity"] == "difference between nodes"]["value"].tolist() == run.layers["relative_mu"].tolist()
+    )
+    attention = run.parameters[run.parameters["role"] == "attention vector"]
+    stuck = values[values["quantity"] == "relative gradient norm of attention"]
+    assert stuck["value"].tolist() == attention["relative_gradient_norm"].tolist()
     imbalance = values[values["quantity"] == "imbalance"]
     one = run.neurons[(run.neurons["step"] == 7) & (run.neurons["layer"] == "convs.2")]["c"]
     found = imbalance[(imbalance["step"] == 7) & (imbalance["layer"] == "convs.2")]["value"].item()
@@ -26,19 +31,18 @@ def panels(canvas):
 
 
 def cells(axes):
-    """Colors of a map, layers x steps x 4, and the steps at which its cells begin and the last one ends."""
+    """The values of a map that are drawn, layers x steps."""
     (mesh,) = axes.findobj(QuadMesh)
-    edges = mesh.get_coordinates()
-    return mesh.get_array(), edges[0, :, 0] + 0.5
+    return mesh.get_array()
 
 
-def test_a_loss_above_three_maps_with_the_first_layer_on_top(shown):
+def test_a_loss_above_the_maps_with_the_first_layer_on_top(shown):
     canvas = shown(FIGURE)[1]
     loss, *maps = panels(canvas)
-    assert [len(axes.get_lines()) for axes in (loss, *maps)] == [1, 0, 0, 0]
-    assert [cells(axes)[0].shape for axes in maps] == [(6, 200, 4)] * 3
-    assert (cells(maps[2])[0][5, :, 3] == 0).all()  # the last layer has no law
-    assert [len(axes.findobj(FillBetweenPolyCollection)) for axes in maps] == [0, 0, 1]  # and is hatched
+    assert [len(axes.get_lines()) for axes in (loss, *maps)] == [1, 0, 0, 0, 0]
+    assert [cells(axes).shape for axes in maps] == [(6, 200)] * 4
+    assert cells(maps[3]).mask[5].all()  # the last layer has no law
+    assert [len(axes.findobj(FillBetweenPolyCollection)) for axes in maps] == [0, 0, 0, 1]  # and is hatched
     assert "no value" in words(canvas)
     low, high = maps[0].get_ylim()
     assert low > high
@@ -54,7 +58,8 @@ def test_what_is_broken_is_marked_and_said(shown):
     boxes = [
         box for each in hatched for box in sorted(path.get_extents().extents.tolist() for path in each.get_paths())
     ]
-    assert boxes == [
+    zeros = [[-0.5, 0.5, 14.5, 1.5]]
+    assert boxes == zeros + [
         *([14.5, row - 0.5, 39.5, row + 0.5] for row in (0, 1)),
         [11.5, 1.5, 12.5, 2.5],
         *([14.5, row - 0.5, 39.5, row + 0.5] for row in (2, 3, 4, 5)),
@@ -65,9 +70,8 @@ def test_maps_and_lines_connect_recorded_steps_and_mark_them(shown):
     loss, *maps = panels(shown(FIGURE, "paused")[1])
     assert "recorded step" in words(shown(FIGURE, "paused")[1])
     for axes in maps:
-        colors, edges = cells(axes)
-        assert edges.tolist() == [*PAUSED, 6020]
-        assert (colors[:3, :, 3] == 1).all()
+        assert step_edges(axes) == [*PAUSED, 6020]
+        assert not cells(axes).mask[:3].any()
     (line,) = loss.get_lines()
     assert line.get_xdata().tolist() == [*PAUSED]
     assert np.isfinite(line.get_ydata()).all()
@@ -76,7 +80,7 @@ def test_maps_and_lines_connect_recorded_steps_and_mark_them(shown):
 @pytest.mark.parametrize(("name", "width"), [("one step", "double"), ("512 layers", "single")])
 def test_extreme_shapes(runs, shown, name, width):
     axes = shown(FIGURE, name, width)[1].axes[1]
-    assert cells(axes)[0].shape[:2] == (len(runs[name].layer_names), len(runs[name].steps))
+    assert cells(axes).shape == (len(runs[name].layer_names), len(runs[name].steps))
     assert len(axes.get_yticks()) <= 8
     assert np.isfinite(axes.get_xlim()).all()
 
@@ -92,15 +96,15 @@ def test_maps_of_several_runs_have_the_same_colors(runs):
     first, second = (limits_of(run, **FIGURE.shared_options(both)) for run in both)
     assert (first == second).all()
     assert (limits_of(both[0]) != limits_of(both[1])).any()
-    gradients = np.concatenate(
-        [run.parameters.query("role == 'feature weight'")["relative_gradient_norm"] for run in both]
-    )
+    roles = ["feature weight", "attention vector"]
+    gradients = np.concatenate([run.parameters.query("role in @roles")["relative_gradient_norm"] for run in both])
+    assert tuple(first[0]) == tuple(first[1])  # features and attention are compared by color
     assert tuple(first[0]) == pytest.approx(tuple(np.percentile(gradients, [1, 99])))
 
 
 def test_imbalance_that_is_small_beside_the_weights_is_pale(runs):
     run = runs["ordinary"]
-    low, high = limits_of(run)[2]
+    low, high = limits_of(run)[3]
     norms = run.parameters.query("role == 'feature weight' and step == 0")["norm"]
     assert high == pytest.approx(np.median(norms**2 / 4)) == -low
     assert high > run.neurons["c"].abs().max()

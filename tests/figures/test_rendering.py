@@ -55,7 +55,7 @@ def test_an_svg_is_drawn_once_parses_no_label_and_names_no_font_that_a_browser_l
     assert not [font for font in fonts if "STIX" in font or "cm" in font.split("'")]
 
 
-@pytest.mark.parametrize(("width", "inches"), [("single", 3.25), ("double", 6.75)])
+@pytest.mark.parametrize(("width", "inches"), [("single", 3.3), ("double", 6.75)])
 def test_png_is_drawn_once_and_has_the_size_of_a_column_at_300_dpi(runs, drawings, width, inches):
     image = Image.open(BytesIO(render("unchanged_fraction", runs["ordinary"], format="png", width=width)))
     assert len(drawings) == 1
@@ -133,8 +133,8 @@ def test_options_reach_the_data(runs):
         (("pie", 1), {}, "there is no figure 'pie'; there are overview"),
         (("overview", 2), {}, "draws one run, got 2"),
         (("compared_curves", 0), {}, "at least one run"),
-        (("overview", 1), {"format": "gif"}, "format must be svg, png or pdf"),
-        (("overview", 1), {"width": "triple"}, "width single or double"),
+        (("overview", 1), {"format": "gif"}, "format must be svg, png or pdf, got 'gif'"),
+        (("overview", 1), {"width": "triple"}, "width must be single or double"),
     ],
 )
 def test_errors_say_what_to_do(grown, arguments, options, message):

@@ -15,13 +15,13 @@ def test_bars_have_the_height_of_the_data_and_roles_differ_by_hatch(figure, show
     values, canvas = shown(figure)
     for axes, column in zip(canvas.axes, values.columns[3:], strict=True):
         assert [bar.get_height() for bars in axes.containers for bar in bars] == values[column].tolist()
-        assert {bar.get_hatch() for bar in axes.patches} == {"", "////"}
+        assert {bars[0].get_hatch() for bars in axes.containers} == {"", "////"}
 
 
 @BOTH
 def test_many_layers_are_outlines(figure, shown):
     axes = shown(figure, "512 layers", "single")[1].axes[0]
-    assert not axes.patches
+    assert not axes.containers
     assert len(axes.get_lines()) == 2
     assert len(axes.get_xticks()) == 12
 
@@ -51,7 +51,7 @@ def test_many_boxes_are_bands(shown):
 def test_the_figure_says_which_weights_are_compared(runs, shown):
     step = runs["ordinary"].meta["best"]["step"]
     for figure in (CHANGED_FRACTION, UNCHANGED_FRACTION, CHANGE_BOXES):
-        assert shown(figure)[1].axes[0].get_title("left") == f"initial → best model, after step {step}"
+        assert shown(figure)[1].axes[0].get_title("left").endswith(f"initial → best model, after step {step}")
 
 
 def test_a_median_of_exactly_zero_is_marked(shown):

@@ -17,7 +17,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
@@ -322,15 +321,10 @@ def add_color_key(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], t
     colors = ScalarMappable(norm, ListedColormap(ordered_colors(count)))
     bar = figure.colorbar(colors, ax=list(axes), ticks=shown, aspect=30, pad=0.02)
     bar.ax.set_yticklabels([labels[place] for place in shown])
+    bar.ax.minorticks_off()
     bar.ax.tick_params(length=0)
     bar.ax.invert_yaxis()
-    label_bar(bar, title)
-
-
-def label_bar(bar: Colorbar, label: str) -> None:
-    """Write the label of a color bar above it, where it need not be turned."""
-    bar.ax.set_title(label, loc="right", size="small", pad=9)  # points: above the tip that stands for larger values
-    bar.ax.minorticks_off()
+    bar.ax.set_title(title, loc="right", size="small", pad=9)  # not turned, as it would be read against the order
     bar.outline.set_linewidth(0.4)
 
 
@@ -380,6 +374,15 @@ def note(place: Axes | Canvas, text: str) -> None:
         note(place.axes[0], text)
     else:
         place.text(0.5, 0.5, _wrap(plain_text(text, 300), width_inches(place)), **_NOTE)
+
+
+def note_missing_panels(figure: Canvas, absent: Mapping[str, Axes]) -> None:
+    """Write a short note in each empty panel, and below the figure how to record what is missing."""
+    for axes in absent.values():
+        note(axes, "not recorded")
+    if absent and not isinstance(figure, GivenAxes):
+        words = _wrap(not_recorded(*absent), width_inches(figure))
+        figure.supxlabel(words, color=MUTED, style="italic", size="medium")
 
 
 def _wrap(text: str, width: float) -> str:

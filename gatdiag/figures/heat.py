@@ -18,14 +18,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, ScalarFormatter
 from matplotlib.transforms import Transform
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.axes import Floats, label_bar, label_evenly, layer_axis, power_of_ten, step_axis
+from gatdiag.figures.axes import Floats, label_evenly, layer_axis, power_of_ten, step_axis
 from gatdiag.figures.style import BROKEN, HEAT, PAPER, SIGNED, UNMEASURED, Canvas, readable
 from gatdiag.summary import bin_steps
 
 HeatKind: TypeAlias = Literal["log", "signed"]
 Limits: TypeAlias = tuple[float, float]
 _COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
-_FEW_STEPS, _FEW_LAYERS = 6, 8  # cells that are wide enough to hold their values
+_FEW_STEPS, _FEW_LAYERS = 6, 8  # of maps whose cells can hold their values
 _HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color bar; white means nothing
     "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "....", "linewidth": 0},
     "broken": {"facecolor": BROKEN, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
@@ -115,7 +115,10 @@ def draw_heat_map(
     broken = measured & ~np.isfinite(values)
     zero = (values <= 0) & ~broken & (kind == "log")
     hidden = {"zero": zero, "broken": broken, "unmeasured": ~measured}
-    _draw_cells(axes, np.where(zero | broken, np.nan, values), kind, limits, edges)
+    ends = np.append([edges[0], edges[-1] - 1], [] if steps is None else steps)
+    is_wide = np.diff(edges).min() * _FEW_STEPS >= ends.max() - ends.min() + 1  # enough to hold a value
+    colors = np.where(zero | broken, np.nan, values)
+    _draw_cells(axes, colors, kind, limits, edges, annot=bool(is_wide) and len(names) <= _FEW_LAYERS)
     for case, hit in hidden.items():
         for row in np.flatnonzero(hit.any(1)):
             where = np.append(hit[row], False)
@@ -124,14 +127,14 @@ def draw_heat_map(
     is_sparse = bool((cells["recorded"] < cells["until"] - cells["step"]).any())
     if is_sparse:
         _mark_recorded(axes, cells)
-    step_axis(axes, np.append([edges[0], edges[-1] - 1], [] if steps is None else steps), room=0.5, label=False)
+    step_axis(axes, ends, room=0.5, label=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
     return {case for case, hit in hidden.items() if hit.any()} | ({"sparse"} if is_sparse else set())
 
 
 class _FromCells(Transform):
-    """Places in a matrix, in which seaborn draws, to steps and layers: cells may stand for different numbers of steps."""
+    """From places in a matrix, where seaborn draws, to steps and layers: cells may be several steps wide."""
 
     input_dims = output_dims = 2
     is_separable = True
@@ -146,15 +149,16 @@ class _FromCells(Transform):
         return np.column_stack([np.interp(x, np.arange(len(self._edges)), self._edges), y]) - 0.5
 
 
-def _draw_cells(axes: Axes, values: Floats, kind: HeatKind, limits: Limits, edges: NDArray[np.int64]) -> None:
+def _draw_cells(
+    axes: Axes, values: Floats, kind: HeatKind, limits: Limits, edges: NDArray[np.int64], *, annot: bool
+) -> None:
     import seaborn as sns
 
-    few = values.shape[1] <= _FEW_STEPS and len(values) <= _FEW_LAYERS
     colors, place = _colors(kind, limits), _FromCells(edges) + axes.transData
     sns.heatmap(values, ax=axes, mask=np.isnan(values), norm=colors.norm, cmap=colors.get_cmap(), cbar=False,
-                annot=few, fmt=".2g", annot_kws={"fontsize": "small"}, xticklabels=False, yticklabels=False,
+                annot=annot, fmt=".2g", annot_kws={"fontsize": "small"}, xticklabels=False, yticklabels=False,
                 transform=place, rasterized=True)  # fmt: skip
-    known = values[np.isfinite(values)] if few else np.empty(0)
+    known = values[np.isfinite(values)] if annot else np.empty(0)
     for text, color in zip(axes.texts[len(axes.texts) - len(known) :], colors.to_rgba(known), strict=True):
         text.set(color=readable(color), transform=place)
     axes.tick_params(left=True, bottom=True, labelrotation=0)
@@ -182,7 +186,7 @@ def heat_legend(cases: set[str]) -> list[Artist]:
 
 
 def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str = "") -> None:
-    """Add one color bar for heat maps with the same limits, with the label above it."""
+    """Add one color bar for heat maps with the same limits."""
     bar = figure.colorbar(_colors(kind, limits), ax=list(axes), pad=0.02, aspect=13 * len(axes), extend="both")
     if kind == "log":  # powers of ten, and 3 times them where there would be too few ticks
         few = limits[1] < 300 * limits[0]
@@ -190,4 +194,6 @@ def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: L
         bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
     else:
         label_evenly(bar.ax.yaxis)
-    label_bar(bar, label)
+    bar.ax.minorticks_off()
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.4)

@@ -18,8 +18,7 @@ from gatdiag.figures.axes import (
     layer_label_height,
     layer_lines,
     layer_names,
-    not_recorded,
-    note,
+    note_missing_panels,
     step_axis,
 )
 from gatdiag.figures.figure import TAMING, Figure, axis_label, equations, has_steps, tidy
@@ -87,19 +86,19 @@ def _draw_panels(
 ) -> tuple[list[Axes], list[Axes]]:
     """Draw outputs in the first row, gradients in the second. Returns all panels, and those that are not empty."""
     panels = figure.subplots(2, 3) if is_wide(figure) else figure.subplots(3, 2).T
-    marks, drawn = list[Line2D](), list[Axes]()
+    marks, absent = list[Line2D](), dict[str, Axes]()
     for axes, column in zip(panels.flat, COLUMNS, strict=True):
         part = table[table["quantity"] == column]
         if not len(part):
-            note(axes, not_recorded(f"layers.{column}"))
+            absent[f"layers.{column}"] = axes
             continue
         relative = column.startswith("relative")
         include = (0.0, 1.0) if relative else ()
         marks += draw_lines(axes, curves(part), x=x, log=None if relative else True, include=include)
         axes.set_ylabel(axis_label(f"layers.{column}"))
-        drawn.append(axes)
     add_legend_below(figure, marks)
-    return list(panels.flat), drawn
+    note_missing_panels(figure, absent)
+    return list(panels.flat), [axes for axes in panels.flat if axes not in absent.values()]
 
 
 def draw_smoothing_by_layer(table: pd.DataFrame, figure: Canvas) -> None:

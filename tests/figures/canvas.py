@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from gatdiag.figures import Figure
 from gatdiag.figures.style import SIZES, style_context
@@ -35,6 +36,19 @@ def luminance(color: str | Sequence[float]) -> float:
     return float(np.dot(to_rgb(color), [0.299, 0.587, 0.114]))
 
 
+def texts(canvas: matplotlib.figure.Figure) -> list[Text]:
+    """All that is written in a figure, once it is laid out: labels of ticks only where the axis reaches."""
+    shown = [*canvas.texts, *(text for legend in canvas.legends for text in legend.get_texts())]
+    for axes in (axes for axes in canvas.axes if axes.get_visible()):
+        shown += [axes._left_title, axes._right_title, *axes.texts]
+        shown += axes.get_legend().get_texts() if axes.get_legend() else []
+        for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            shown += [axis.label, *(label for tick in ticks for label in (tick.label1, tick.label2))]
+    return [text for text in shown if text.get_visible() and text.get_text().strip()]
+
+
 def words(canvas: matplotlib.figure.Figure) -> str:
     texts: Sequence = canvas.findobj(lambda artist: hasattr(artist, "get_text"))
     return "\n".join(str(text.get_text()) for text in texts)
@@ -44,4 +58,4 @@ def step_edges(axes):
     """The steps at which the cells of a map begin, and at which the last one ends."""
     mesh = axes.findobj(QuadMesh)[0]
     corners = (mesh.get_transform() - axes.transData).transform(mesh.get_coordinates()[0])
-    return (corners[:, 0] + 0.5).tolist()
+    return np.round(corners[:, 0] + 0.5, 6).tolist()

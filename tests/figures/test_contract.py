@@ -3,11 +3,15 @@
 import itertools
 from importlib import import_module
 
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 
 from gatdiag.figures import FIGURES, table
-from tests.figures.canvas import drawn, luminance, words
+from gatdiag.figures.style import COLORS
+from tests.figures.canvas import drawn, luminance, texts, words
+from tests.report.builder import contrast
 
 OF_A_RUN = [figure for figure in FIGURES if not figure.is_comparison]
 OVER_STEPS = [figure for figure in OF_A_RUN if figure.group != "changes" and figure.name != "by_layer"]
@@ -55,18 +59,42 @@ def test_it_draws_anything_cuts_no_text_off_and_differs_in_gray(figure, name, wi
     canvas = shown(figure, name, width)[1]
     canvas.draw_without_rendering()
     legends = [axes.get_legend() for axes in canvas.axes if axes.get_legend()] + canvas.legends
-    texts = [*canvas.texts, *(text for legend in legends for text in legend.get_texts())]
-    texts += [text for axes in canvas.axes for text in (axes._left_title, axes.xaxis.label, axes.yaxis.label)]
-    for text in texts:
+    for text in texts(canvas):
         box, page = text.get_window_extent(), canvas.bbox
-        if text.get_text() and box.width:
-            assert min(box.x0, page.x1 - box.x1, box.y0, page.y1 - box.y1) >= -1, text
+        assert min(box.x0, page.x1 - box.x1, box.y0, page.y1 - box.y1) >= -1, text
+    assert_texts_are_apart_and_over_no_edge(canvas)
     if name in ("ordinary", "stuck"):
         assert_no_tick_labels_touch(canvas)
     if name == "ordinary":
         for legend in legends:
             for one, other in itertools.combinations(legend.legend_handles, 2):
                 assert gray(one) != gray(other)
+
+
+def assert_texts_are_apart_and_over_no_edge(canvas):
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(canvas) if text.get_rotation() in (0, 90)]
+    for (one, box), (other, beside) in itertools.combinations(boxes, 2):
+        assert overlap(box, beside) <= 1, (one, other)
+    for axes in (axes for axes in canvas.axes if axes.axison and axes.get_visible()):
+        frame = axes.get_window_extent()
+        for text, box in boxes:
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            assert inside or overlap(box, frame) <= 1, (text, axes.get_title("left"))
+
+
+def overlap(one, other):
+    """The smaller side of what two boxes have in common, in pixels; 0 if that is nothing."""
+    width, height = min(one.x1, other.x1) - max(one.x0, other.x0), min(one.y1, other.y1) - max(one.y0, other.y0)
+    return max(min(width, height), 0)
+
+
+@each
+def test_every_text_can_be_read_on_its_ground(figure, shown):
+    """White, or the range of healthy trainings, which is the darkest ground of a text outside of a map."""
+    for text in texts(shown(figure)[1]):
+        if text.axes is None or not text.axes.collections:
+            ground = 0.85 * np.array(to_rgb("white")) + 0.15 * np.array(to_rgb(COLORS[2]))
+            assert contrast(text.get_color(), ground) >= 4.5, text
 
 
 @pytest.mark.parametrize("figure", OVER_STEPS, ids=lambda figure: figure.name)

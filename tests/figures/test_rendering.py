@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import matplotlib.figure
+import numpy as np
 import pytest
-from matplotlib import mathtext
+from matplotlib import _pylab_helpers, mathtext
 from matplotlib.backends.backend_pdf import PdfPages
 from PIL import Image
 
@@ -109,10 +110,67 @@ def test_settings_of_the_user_neither_matter_nor_change(runs):
         assert dict(mpl.rcParams) == before
 
 
-def test_neither_torch_nor_a_backend_is_loaded():
+def test_a_figure_of_one_panel_is_drawn_on_ones_own_axes(runs):
+    axes = matplotlib.figure.Figure().subplots(1, 2)
+    assert draw("by_layer", runs["ordinary"], axes[1]) is axes[1]
+    assert axes[1].get_ylabel() == "‖∇W‖ / ‖W‖"
+    assert axes[1].get_legend()
+    assert not axes[1].get_title("left")
+    assert not axes[0].has_data()
+
+
+@pytest.mark.parametrize("figure", [figure for figure in FIGURES if not figure.is_comparison], ids=lambda of: of.name)
+def test_the_panels_of_a_figure_are_drawn_on_ones_own_axes(figure, runs):
+    panels = np.ravel(draw(figure, runs["ordinary"]))
+    whole = matplotlib.figure.Figure(figsize=(9, 6), layout="constrained")
+    given = np.ravel(whole.subplots(2, 4)).tolist()
+    drawn = np.ravel(draw(figure, runs["ordinary"], given[: len(panels)]))
+    assert drawn.tolist() == given[: len(panels)]
+    assert [axes.get_ylabel() for axes in drawn] == [axes.get_ylabel() for axes in panels]
+    assert [axes.get_title("left") for axes in drawn] == [axes.get_title("left") for axes in panels]
+    whole.draw_without_rendering()
+
+
+def test_a_wrong_number_of_axes_is_an_error(runs):
+    with pytest.raises(InputError, match=r"expects 3 axes, one for each panel, in reading order.*got 1"):
+        draw("chosen_layers", runs["ordinary"], matplotlib.figure.Figure().subplots())
+
+
+def test_panels_of_a_figure_have_letters_and_a_figure_that_is_drawn_can_be_saved(runs):
+    panels = draw("training_curves", runs["ordinary"], width="single", context="talk")
+    assert [axes.get_title("left") for axes in panels] == ["(a)", "(b)", "(c)"]
+    page = panels[0].get_figure()
+    assert page.get_figwidth() == pytest.approx(3.3 * 1.875)
+    assert panels[0].xaxis.label.get_size() == pytest.approx(7 * 1.875)
+    page.savefig(BytesIO())
+
+
+def test_a_talk_has_the_figure_of_a_paper_with_larger_text(runs):
+    paper, talk = (
+        Image.open(BytesIO(render("conservation", runs["ordinary"], format="png", dpi=dpi, context=context)))
+        for dpi, context in ((188, "paper"), (100, "talk"))
+    )
+    assert np.subtract(paper.size, talk.size) == pytest.approx([0, 0], abs=6)
+
+
+def test_text_can_be_paths(runs):
+    assert b"<text" not in render("unchanged_fraction", runs["ordinary"], as_paths=True)
+
+
+def test_drawing_leaves_nothing_behind(runs):
+    before, backend = dict(mpl.rcParams), mpl.rcParams._get_backend_or_none()
+    for name in ("overview", "by_layer"):
+        draw(name, runs["ordinary"])
+        draw(name, runs["ordinary"], matplotlib.figure.Figure())
+    assert _pylab_helpers.Gcf.get_num_fig_managers() == 0  # figures that pyplot has open
+    assert dict(mpl.rcParams) == before
+    assert mpl.rcParams._get_backend_or_none() == backend
+
+
+def test_neither_torch_nor_seaborn_nor_a_backend_is_loaded():
     code = (
         "import sys, matplotlib, gatdiag.figures; "
-        "bad = [name for name in ('torch', 'tkinter') if name in sys.modules]; "
+        "bad = [name for name in ('torch', 'tkinter', 'seaborn') if name in sys.modules]; "
         "assert not bad, bad; "
         "assert matplotlib.rcParams._get_backend_or_none() is None"
     )

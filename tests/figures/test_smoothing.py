@@ -45,8 +45,7 @@ def test_over_training_at_five_layers(runs, shown):
 def test_panels_that_were_not_recorded_are_named(figure, shown):
     canvas = shown(figure, "hostile", "single")[1]
     text = words(canvas).replace("\n", " ")
-    for column in ("output_norm", "relative_gradient_mu", "output_gradient_norm"):
-        assert f'not recorded: {column}; record it with metrics=["{column}"]' in text
+    assert "not recorded: output_norm, relative_gradient_mu, output_gradient_norm; record it with" in text
     assert sum(axes.axison for axes in canvas.axes[:6]) == 3
 
 

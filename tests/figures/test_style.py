@@ -3,6 +3,7 @@ import itertools
 import matplotlib as mpl
 import numpy as np
 import pytest
+import seaborn as sns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import cbook
@@ -17,7 +18,9 @@ from gatdiag.figures.style import (
     layer_labels,
     ordered_colors,
     plain_text,
+    readable,
     style_context,
+    text_scale,
 )
 from tests.figures.canvas import luminance
 from tests.page.builder import contrast
@@ -68,6 +71,22 @@ def test_the_look_ends_with_its_context():
     with pytest.raises(ZeroDivisionError), style_context():
         1 / 0  # noqa: B018
     assert dict(mpl.rcParams) == before
+
+
+def test_text_of_a_paper_has_seven_points_and_that_of_a_talk_is_as_much_larger_as_in_seaborn():
+    sizes = {}
+    for context in ("paper", "notebook", "talk"):
+        with style_context(context=context):
+            sizes[context] = mpl.rcParams["font.size"], mpl.rcParams["axes.labelsize"]
+    assert sizes["paper"] == pytest.approx((7, 7))
+    expected = sns.plotting_context("talk")["font.size"] / sns.plotting_context("paper")["font.size"]
+    assert sizes["talk"][0] / sizes["paper"][0] == pytest.approx(expected) == text_scale("talk")
+    assert sizes["paper"] < sizes["notebook"] < sizes["talk"]
+
+
+@given(st.tuples(*[st.floats(0, 1)] * 3))
+def test_what_is_written_on_a_color_can_be_read(color):
+    assert contrast(readable(color), color) >= 4.5
 
 
 def test_width_is_that_of_the_part_that_is_drawn_on():

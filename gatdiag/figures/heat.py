@@ -155,9 +155,9 @@ def _draw_cells(
     import seaborn as sns
 
     colors, place = _colors(kind, limits), _FromCells(edges) + axes.transData
-    sns.heatmap(values, ax=axes, mask=np.isnan(values), norm=colors.norm, cmap=colors.get_cmap(), cbar=False,
-                annot=annot, fmt=".2g", annot_kws={"fontsize": "small"}, xticklabels=False, yticklabels=False,
-                transform=place, rasterized=True)  # fmt: skip
+    sns.heatmap(values, vmin=limits[0], vmax=limits[1], norm=colors.norm, cmap=colors.get_cmap(), cbar=False, ax=axes,
+                mask=np.isnan(values), annot=annot, fmt=".2g", annot_kws={"fontsize": "small"}, xticklabels=False,
+                yticklabels=False, transform=place, rasterized=True)  # fmt: skip
     known = values[np.isfinite(values)] if annot else np.empty(0)
     for text, color in zip(axes.texts[len(axes.texts) - len(known) :], colors.to_rgba(known), strict=True):
         text.set(color=readable(color), transform=place)

@@ -68,6 +68,10 @@ def test_each_kind_of_cell_is_told_apart():
     assert contrast(zero.get_facecolor()[0], "white") > 10  # smaller than all others is darker, too
 
 
+def test_a_map_without_a_number_is_hatched():
+    assert drawn(series([[np.nan, np.inf], [np.nan, np.nan]]), names=NAMES[:2])[1] == {"broken"}
+
+
 def test_values_are_written_in_few_cells_and_can_be_read_on_their_color():
     axes, _ = drawn(series([[1e-9, 2.0, np.nan], [0.5, 1.0, 0.0], [20.0, 3e-4, 50.0]]), limits=(1e-3, 10.0))
     mesh = axes.findobj(QuadMesh)[0]

@@ -1,13 +1,14 @@
 """How far the weights of each layer have moved since initialization."""
 
-from collections.abc import Callable
-from textwrap import fill
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Patch
 
 from gatdiag.figures.axes import (
     add_legend_below,
@@ -29,18 +30,13 @@ from gatdiag.summary import LEVELS, weight_change
 
 _HATCHES: dict[str, str] = {FEATURE: "", ATTENTION: "////"}
 _BARS = 24  # layers
-_CHANGED = ("changed_fraction_005", "changed_fraction_050")
-_HEALTHY = {  # column -> 5th and 95th percentile of the layers' feature weights in the controls of tests/bank
-    "changed_fraction_005": (0.3, 1.0),
-    "changed_fraction_050": (0.04, 0.9),
-    "unchanged_fraction": HEALTHY["parameters.unchanged_fraction"],
+_UNDEFINED = "undefined"
+_LEVELS = {  # how much of the weights' color -> column, what it is a share of
+    0.25: ("unchanged_fraction", "changed at all"),
+    0.55: ("changed_fraction_005", "by over 0.05"),
+    1.0: ("changed_fraction_050", "by over 0.5"),
 }
-_LABELS = {
-    "changed_fraction_005": "share of weights changed by over 0.05",
-    "changed_fraction_050": "share of weights changed by over 0.5",
-    "unchanged_fraction": "share of weights never changed",
-}
-_RANGE = "healthy feature weights (nine in ten layers)"
+_RANGE = "nine in ten layers of healthy trainings"
 _TRAINED = (
     "The panel title names the trained weights: those of the best step if watch(best=...) kept them and it is not "
     "in the first 5% of the run, else the final ones."
@@ -55,41 +51,65 @@ def _data(*columns: str) -> Callable[[Run], pd.DataFrame]:
     return data
 
 
-def draw_fractions(table: pd.DataFrame, figure: Canvas) -> None:
-    """Draw one panel per fraction, with feature weights beside attention vectors."""
-    columns = [str(column) for column in table.columns[3:]]
-    entries: list[Artist] = []
-    for axes, column in zip(panels(figure, len(columns)), columns, strict=True):
-        entries += _draw_fraction(axes, table, column)
-        axes.set_ylabel(fill(_LABELS[column], 20))
-        entries.append(
-            axes.axhspan(*_HEALTHY[column], color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
-        )
+def draw_changed(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw one panel per role, in which bars of larger changes are in front of those of smaller ones."""
+    parts, entries = list(table.groupby("role", sort=False)), list[Artist]()
+    for axes, (role, part) in zip(panels(figure, len(parts)), parts, strict=True):
+        shares = {words: 1 - part[of] if of == "unchanged_fraction" else part[of] for of, words in _LEVELS.values()}
+        shade = LinearSegmentedColormap.from_list("shade", ["white", ROLE_STYLES[str(role)]["color"]])
+        _draw_shares(axes, part, shares, [shade(level) for level in _LEVELS], _HATCHES[str(role)])
+        axes.set(ylabel=f"share of {role}s")
+        entries += axes.get_legend_handles_labels()[0]
+    entries = [Patch(color=str(1 - level), label=words) for level, (_, words) in _LEVELS.items()] + [
+        entry for entry in entries if entry.get_label() == _UNDEFINED
+    ]
     _finish(figure, table, entries)
 
 
-def _draw_fraction(axes: Axes, table: pd.DataFrame, column: str) -> list[Artist]:
-    names = layer_names(table)
-    parts = list(table.groupby("role", sort=False))
-    width = 0.8 / len(parts)
-    for index, (role, part) in enumerate(parts):
-        x, y = part["layer"].cat.codes, part[column].to_numpy(np.float64)
-        style: dict[str, Any] = {**ROLE_STYLES[str(role)], "label": f"{role}s"}
-        if len(names) <= _BARS:
-            axes.bar(x + (index - (len(parts) - 1) / 2) * width, np.nan_to_num(y), width, edgecolor="white",
-                     hatch=_HATCHES[str(role)], **(style | {"linestyle": "-", "linewidth": 0.3}))  # fmt: skip
-        else:
-            axes.step(x, y, where="mid", **style)
-        broken = x[np.isnan(y)]
-        if len(broken):
-            axes.plot(broken, np.full(len(broken), 0.02), "x", color=BROKEN, markersize=3, label="undefined",
-                      transform=axes.get_xaxis_transform())  # fmt: skip
-    everywhere = "undefined" if table[column].isna().all() else "" if table[column].any() else "0"
+def draw_unchanged(table: pd.DataFrame, figure: Canvas) -> None:
+    """Draw feature weights beside attention vectors."""
+    axes = figure.subplots()
+    by_layer = table.pivot_table("unchanged_fraction", "layer", "role", observed=True, sort=False, dropna=False)
+    shares = {f"{role}s": by_layer[role] for role in dict.fromkeys(table["role"])}
+    colors = [ROLE_STYLES[role.removesuffix("s")]["color"] for role in shares]
+    _draw_shares(axes, by_layer.reset_index(), shares, colors, *(_HATCHES[role.removesuffix("s")] for role in shares))
+    low, high = HEALTHY["parameters.unchanged_fraction"]
+    axes.axhspan(low, high, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
+    axes.set(ylabel="share of weights\nnever changed")
+    _finish(figure, table, list(axes.get_legend_handles_labels()[0]))
+
+
+def _draw_shares(
+    axes: Axes, table: pd.DataFrame, shares: Mapping[str, pd.Series], colors: Sequence[Any], *hatches: str
+) -> None:
+    """Draw bars of several shares for each layer, with a hatch each side by side, else in front of each other."""
+    import seaborn as sns
+
+    names, x = layer_names(table), table["layer"].cat.codes
+    long = pd.concat([pd.DataFrame({"x": x, "share": share.to_numpy(), "of": of}) for of, share in shares.items()])
+    if len(names) <= _BARS:
+        is_beside = len(hatches) == len(shares)
+        drawn = long.fillna({"share": 0.0})
+        sns.barplot(drawn, x="x", y="share", hue="of", order=range(len(names)), hue_order=[*shares], palette=[*colors],
+                    saturation=1, dodge=is_beside, orient="x", legend=False, linewidth=0.3, ax=axes)  # fmt: skip
+        each = hatches if is_beside else hatches * len(shares)
+        for bars, of, hatch in zip(axes.containers, shares, each, strict=True):
+            bars.set_label(of)
+            for bar in bars:
+                bar.set(hatch=hatch)
+    else:
+        for (of, share), color in zip(shares.items(), colors, strict=True):
+            axes.step(x, share, where="mid", color=color, label=of)
+    broken = long[long["share"].isna()]["x"].unique()
+    if len(broken):
+        axes.plot(broken, np.full(len(broken), 0.02), "x", color=BROKEN, markersize=3, label=_UNDEFINED,
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+    known = long["share"].dropna()
+    everywhere = _UNDEFINED if not len(known) else "" if known.any() else "0"
     if everywhere:
         axes.text(0.5, 0.5, f"{everywhere} in every layer", transform=axes.transAxes, ha="center", color=MUTED)
     axes.set_ylim(0, 1.03)
     _layers_below(axes, names)
-    return list(axes.get_legend_handles_labels()[0])
 
 
 def _layers_below(axes: Axes, names: list[str]) -> None:
@@ -107,19 +127,20 @@ def _finish(figure: Canvas, table: pd.DataFrame, entries: list[Artist]) -> None:
 CHANGED_FRACTION = Figure(
     name="changed_fraction",
     title="Fraction of weights that changed, by layer",
-    caption="The fraction of feature weights of magnitude 1e-4 or more whose relative change since initialization "
-    "exceeds 0.05 and 0.5, and the fraction of attention weights whose absolute change does. " + _TRAINED,
-    interpretation="In the green range are the feature weights of nine in ten layers of healthy trainings: few of "
-    "these change by 0.5. Bars below it are layers that still have their initial weights. Bars of attention vectors "
-    "are often near zero in healthy trainings, too: three in four layers have none that changed by 0.5.",
+    caption="The share of weights that differ at all from those at initialization (pale), and that differ by more than "
+    "0.05 and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more, by absolute change for "
+    "attention vectors. " + _TRAINED,
+    interpretation="In a network that trains, pale bars are full in all layers, including those in the middle: every "
+    "weight moves. How dark they are depends on the rate and the length of the training; attention vectors seldom move "
+    "by 0.5. Short pale bars are layers that still have their initial weights.",
     equation="#{|w − w₀| / |w| > τ, |w| ≥ 10⁻⁴} / #{|w| ≥ 10⁻⁴}; #{|a − a₀| > τ} / #{a}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",
-    needs=tuple(f"parameters.{column}" for column in _CHANGED),
-    data=_data(*_CHANGED),
-    draw_table=draw_fractions,
+    needs=tuple(f"parameters.{column}" for column, _ in _LEVELS.values()),
+    data=_data(*(column for column, _ in _LEVELS.values())),
+    draw_table=draw_changed,
     height=lambda table, width: (
-        layer_label_height(table) + 2.0 if is_wide(width) else 2 * layer_label_height(table) + 3.4
+        (layer_label_height(table) + 1.8) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
     ),
 )
 UNCHANGED_FRACTION = Figure(
@@ -134,7 +155,7 @@ UNCHANGED_FRACTION = Figure(
     group="changes",
     needs=("parameters.unchanged_fraction",),
     data=_data("unchanged_fraction"),
-    draw_table=draw_fractions,
+    draw_table=draw_unchanged,
     height=lambda table, width: layer_label_height(table) + 1.9,
 )
 

@@ -68,7 +68,7 @@ def write_gallery(out: Path, layers: int = 10, epochs: int = 0) -> Path:
 
 
 def train_missing(out: Path, settings: Sequence[Experiment]) -> list[Run]:
-    """The runs of these settings, each with balanced weights and with those of Xavier; only what is missing is trained."""
+    """The runs of these settings, each with balanced weights and with those of Xavier; trained if they are missing."""
     runs = []
     for one in settings:
         for kind, scheme in _SCHEMES.items():

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from gatdiag.figures import FIGURES, table
 from gatdiag.figures.style import COLORS
 from tests.figures.canvas import drawn, luminance, texts, words
-from tests.report.builder import contrast
+from tests.page.builder import contrast
 
 OF_A_RUN = [figure for figure in FIGURES if not figure.is_comparison]
 OVER_STEPS = [figure for figure in OF_A_RUN if figure.group != "changes" and figure.name != "by_layer"]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from gatdiag.figures.heat import color_limits, draw_heat_map, heat_legend, heat_table
 from gatdiag.figures.style import HEAT
 from tests.figures.canvas import step_edges
-from tests.report.builder import contrast
+from tests.page.builder import contrast
 
 NAMES = ["a", "b", "c"]
 

@@ -5,24 +5,49 @@ import pytest
 
 from gatdiag.figures.weight_change import CHANGE_BOXES, CHANGED_FRACTION, UNCHANGED_FRACTION
 from gatdiag.summary import weight_change
-from tests.figures.canvas import drawn, words
+from tests.figures.canvas import drawn, luminance, words
 
 BOTH = pytest.mark.parametrize("figure", [CHANGED_FRACTION, UNCHANGED_FRACTION], ids=lambda figure: figure.name)
 
 
-@BOTH
-def test_bars_have_the_height_of_the_data_and_roles_differ_by_hatch(figure, shown):
-    values, canvas = shown(figure)
-    for axes, column in zip(canvas.axes, values.columns[3:], strict=True):
-        assert [bar.get_height() for bars in axes.containers for bar in bars] == values[column].tolist()
-        assert {bars[0].get_hatch() for bars in axes.containers} == {"", "////"}
+def heights(axes):
+    return [[bar.get_height() for bar in bars] for bars in axes.containers]
+
+
+def test_bars_of_larger_changes_are_in_front_of_those_of_smaller_ones(shown):
+    values, canvas = shown(CHANGED_FRACTION)
+    for axes, (role, part) in zip(canvas.axes, values.groupby("role", sort=False), strict=True):
+        assert axes.get_ylabel() == f"share of {role}s"
+        at_all, some, much = (np.array(height) for height in heights(axes))
+        np.testing.assert_allclose(at_all, 1 - part["unchanged_fraction"])
+        np.testing.assert_allclose(some, part["changed_fraction_005"])
+        np.testing.assert_allclose(much, part["changed_fraction_050"])
+        shades = [luminance(bars[0].get_facecolor()) for bars in axes.containers]
+        assert np.diff(shades).max() < -0.1
+        assert {bars[0].get_x() for bars in axes.containers} == {axes.containers[0][0].get_x()}
+
+
+def test_unchanged_weights_of_both_roles_are_beside_each_other(shown):
+    values, canvas = shown(UNCHANGED_FRACTION)
+    (axes,) = canvas.axes
+    expected = [part["unchanged_fraction"].tolist() for _, part in values.groupby("role", sort=False)]
+    assert heights(axes) == expected
+    assert [bars[0].get_hatch() for bars in axes.containers] == ["", "////"]
+    first, second = (bars[0] for bars in axes.containers)
+    assert first.get_x() + first.get_width() == pytest.approx(second.get_x())
+
+
+def test_a_layer_without_weights_of_a_role_has_its_place(shown):
+    values = shown(UNCHANGED_FRACTION)[0]
+    (axes,) = drawn(UNCHANGED_FRACTION, values[values["layer"] != "convs.2"].reset_index(drop=True)).axes
+    assert [round(bar.get_x() + bar.get_width()) for bar in axes.containers[0]] == [0, 1, 3, 4, 5]
 
 
 @BOTH
 def test_many_layers_are_outlines(figure, shown):
     axes = shown(figure, "512 layers", "single")[1].axes[0]
     assert not axes.containers
-    assert len(axes.get_lines()) == 2
+    assert len(axes.get_lines()) == (3 if figure is CHANGED_FRACTION else 2)
     assert len(axes.get_xticks()) == 12
 
 

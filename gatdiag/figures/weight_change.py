@@ -90,8 +90,9 @@ def _draw_shares(
     if len(names) <= _BARS:
         is_beside = len(hatches) == len(shares)
         drawn = long.fillna({"share": 0.0})
-        sns.barplot(drawn, x="x", y="share", hue="of", order=range(len(names)), hue_order=[*shares], palette=[*colors],
-                    saturation=1, dodge=is_beside, orient="x", legend=False, linewidth=0.3, ax=axes)  # fmt: skip
+        look = {"palette": [*colors], "saturation": 1, "linewidth": 0.3, "dodge": is_beside, "legend": False}
+        sns.barplot(drawn, x="x", y="share", hue="of", order=range(len(names)), hue_order=[*shares], orient="x",
+                    errorbar=None, ax=axes, **look)  # fmt: skip
         each = hatches if is_beside else hatches * len(shares)
         for bars, of, hatch in zip(axes.containers, shares, each, strict=True):
             bars.set_label(of)

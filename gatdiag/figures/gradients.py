@@ -180,7 +180,7 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
     grid = panels(figure, len(parts), 2)
     cases = set[str]()
     for axes, part in zip(grid, parts, strict=True):
-        axes.set_title(plain_text(part["label"].iloc[0], 40 if is_wide(figure) else 28), loc="left")
+        axes.set_title(plain_text(part["label"].iloc[0], 40 if is_wide(figure) else 24), loc="left")
         if part["layer"].isna().all():
             note(axes, not_recorded(_NORM))
             continue

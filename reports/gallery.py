@@ -7,7 +7,9 @@ the usual ones of Xavier those of ten layers are stuck.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from gatdiag.experiments.experiment import run_experiment
 from gatdiag.experiments.settings import Experiment, demo_settings
@@ -96,3 +98,12 @@ def _block(out: Path, figure: Figure, pictures: Mapping[str, bytes]) -> str:
         f"## {figure.title}\n\n`{figure.name}`. {figure.caption} {figure.interpretation}\n", *source,
         f"| {' | '.join(cells)} |", f"|{'---|' * len(cells)}", f"| {' | '.join(cells.values())} |\n",
     ])  # fmt: skip
+
+
+def main(out: Annotated[Path, typer.Argument(help="Folder for the page, its pictures and the runs.")]) -> None:
+    """Train what is missing, and write the gallery of all figures."""
+    typer.echo(f"Page: {write_gallery(out)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from PIL import Image
 
 from gatdiag.errors import InputError
-from gatdiag.figures import FIGURES, draw, figures_for, render, render_document, save_figures, table
+from gatdiag.figures import FIGURES, draw, figures_for, plot, render, render_document, save_figures, table
 from gatdiag.figures.rendering import _draw_figure
 from tests.figures.odd_runs import recorded_run
 from tests.run.synthetic import synthetic_meta
@@ -263,6 +263,6 @@ def test_a_document_is_the_same_each_time(runs, monkeypatch):
 
 
 def test_a_figure_of_a_run_shows_itself_in_a_notebook(runs):
-    shown = draw("training_curves", runs["ordinary"])._repr_png_()
+    shown = plot("training_curves", runs["ordinary"])._repr_png_()
     assert shown.startswith(b"\x89PNG")
     assert len(shown) > 5_000

@@ -16,6 +16,7 @@ from reports.papers import (
     beyond_rebalancing,
     beyond_theorem_6_3,
     gats,
+    laws,
     lipschitz,
     taming,
 )
@@ -34,6 +35,7 @@ STUDIES = {
         beyond_predicted_c.STUDY,
         beyond_rebalancing.STUDY,
         beyond_theorem_6_3.STUDY,
+        laws.STUDY,
     )
 }
 """All studies by name."""

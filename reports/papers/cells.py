@@ -1,0 +1,91 @@
+"""`python -m reports.papers.cells`: the trainings that published tables lack, cheapest means over seeds first.
+
+One process with one thread, in a sweep that resumes where it was killed (`gatdiag.experiments.sweep`). Start it again
+with the same folder to go on; `python -m reports.papers table-2 --full --no-train` then takes over what is there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gatdiag.experiments.settings import Experiment
+from gatdiag.experiments.sweep import sweep
+from reports.papers import gats
+from reports.papers.runner import REPORTS, TRAININGS, cell_key, known_rows
+
+_STUDIES: Final = (gats.TABLE_2, gats.TABLE_3, gats.TABLE_4, gats.TABLE_7)
+# Milliseconds of an epoch on one core, of which the first are those of the first weight, the second of each layer of
+# a GATv2: measured for Cora, CiteSeer and the three small graphs, by the number of edges for the others.
+_MILLISECONDS: Final = {
+    "texas.npz": (1.5, 0.6),
+    "cornell.npz": (1.5, 0.6),
+    "wisconsin.npz": (1.5, 0.65),
+    "Cora": (7.5, 6.0),
+    "CiteSeer:isolated=unmasked": (33.0, 6.0),
+    "actor.npz": (13.0, 15.0),
+    "chameleon.npz": (10.0, 15.0),
+    "PubMed": (25.0, 48.0),
+    "squirrel.npz": (20.0, 91.0),
+}
+_GCN: Final = 0.4  # the cost of a layer, relative to that of a GATv2
+_ADAM_EPOCHS: Final = 1500  # about; gradient descent usually takes all epochs
+
+
+def estimated_seconds(cell: Experiment) -> float:
+    """About how long a training takes on one core, for the order.
+
+    Example:
+        >>> round(estimated_seconds(Experiment(data="wisconsin.npz", layers=2)))
+        14
+    """
+    first, each = _MILLISECONDS[cell.data]
+    layers = each * cell.layers * cell.heads * (_GCN if cell.model == "gcn" else 1.0)
+    epochs = min(cell.epochs, _ADAM_EPOCHS) if cell.optimizer == "Adam" else cell.epochs
+    return epochs * (first + layers) * (1.7 if cell.dropout else 1.0) / 1000
+
+
+def missing_cells(reports: Path = REPORTS) -> tuple[Experiment, ...]:
+    """The trainings of published tables that no results.csv has, cheapest means over seeds first.
+
+    Before them come the other seeds of cells that are apart, as the report on these waits for them.
+    """
+    first = tuple(cell for study in _STUDIES for cell in study.other_seeds)
+    groups: dict[Experiment, list[Experiment]] = {}
+    for study in _STUDIES:
+        known = known_rows(study, reports)
+        for cell in study.full:
+            if cell_key(cell) not in known:
+                groups.setdefault(replace(cell, seed=0), []).append(cell)
+    in_order = sorted(groups.values(), key=lambda cells: sum(map(estimated_seconds, cells)))
+    return tuple(dict.fromkeys((*first, *(cell for cells in in_order for cell in cells))))
+
+
+def _report(cells: tuple[Experiment, ...]) -> Iterator[None]:
+    for number, cell in enumerate(cells, 1):
+        yield
+        now = datetime.now().strftime("%H:%M:%S")
+        words = f"{cell.model} {cell.data} L={cell.layers} {cell.initialization} {cell.optimizer} seed {cell.seed}"
+        typer.echo(f"{now} {number} of {len(cells)}: {words}")
+
+
+def main(
+    root: Annotated[Path, typer.Option(help="Folder of the data sets.")] = Path("data"),
+    trainings: Annotated[Path, typer.Option(help="Folder of the trainings.")] = REPORTS / TRAININGS,
+    first: Annotated[int, typer.Option(help="Train only so many, 0: all.")] = 0,
+) -> None:
+    """Train what the published tables lack, cheapest first."""
+    cells = missing_cells()
+    cells = cells[:first] if first else cells
+    reports = _report(cells)
+    next(reports, None)
+    failed = sweep(cells, trainings, root, on_cell=lambda *_: next(reports, None))
+    for cell, reason in failed.items():
+        typer.echo(f"failed: {cell.non_defaults}: {reason}", err=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -9,6 +9,7 @@ space of the rows w * dLoss/dw (`tests.laws.referee`).
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -40,14 +41,15 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
 }
 """Changes of the network that laws are counted for, as options of `Between`."""
 _HOW_TO_READ: Final = (
-    "The network is `after(relu(layer(relu(before(x)))))`, with linear layers before and after. A law is a sum of terms "
-    "with signs: the sum of <w, dL/dw> over them is zero at every point, whatever the loss and the optimizer; the sum of "
-    "their squared norms is conserved by gradient flow, and nearly so by gradient descent at small rates (not by Adam, "
-    "momentum or weight decay). `in[i]` is what writes channel i of the layer's input (`before.weight[i, :]` and "
-    "`before.bias[i]`, or the output terms of an earlier convolution), `out[i]` what reads channel i of its output "
-    "(`after.weight[:, i]`, or the input terms of the next). Laws of a stack of convolutions follow: put the terms of "
-    "the first with `out[i]` and those of the second with `in[i]` together. Slices are Python's. A law with none beside "
-    "it is among the layer's own weights. Approximate laws hold up to an epsilon in the layer."
+    "The network is `after(relu(layer(relu(before(x)))))`, with linear layers before and after. A law is a sum of "
+    "terms with signs: the sum of <w, dL/dw> over them is zero at every point, whatever the loss and the optimizer; "
+    "the sum of their squared norms is conserved by gradient flow, and nearly so by gradient descent at small rates "
+    "(not by Adam, momentum or weight decay). `in[i]` is what writes channel i of the layer's input "
+    "(`before.weight[i, :]` and `before.bias[i]`, or the output terms of an earlier convolution), `out[i]` what reads "
+    "channel i of its output (`after.weight[:, i]`, or the input terms of the next). Laws of a stack of convolutions "
+    "follow: put the terms of the first with `out[i]` and those of the second with `in[i]` together. Slices are "
+    "Python's. A law with none beside it is among the layer's own weights. Approximate laws hold up to an epsilon in "
+    "the layer."
 )
 _HOW_TO_COUNT: Final = (
     "null space: its dimension among the entries that get a gradient. without gradient: entries of parameters that get "

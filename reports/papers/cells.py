@@ -51,17 +51,18 @@ def estimated_seconds(cell: Experiment) -> float:
 def missing_cells(reports: Path = REPORTS) -> tuple[Experiment, ...]:
     """The trainings of published tables that no results.csv has, cheapest means over seeds first.
 
-    Before them come the other seeds of cells that are apart, as the report on these waits for them.
+    The other seeds of cells that are apart are means of their own.
     """
-    first = tuple(cell for study in _STUDIES for cell in study.other_seeds)
     groups: dict[Experiment, list[Experiment]] = {}
     for study in _STUDIES:
         known = known_rows(study, reports)
-        for cell in study.full:
+        for cell in (*study.full, *study.other_seeds):
             if cell_key(cell) not in known:
-                groups.setdefault(replace(cell, seed=0), []).append(cell)
+                seeds = study.other_seeds if cell in study.other_seeds else study.full
+                group = replace(cell, seed=min(one.seed for one in seeds))
+                groups.setdefault(group, []).append(cell)
     in_order = sorted(groups.values(), key=lambda cells: sum(map(estimated_seconds, cells)))
-    return tuple(dict.fromkeys((*first, *(cell for cells in in_order for cell in cells))))
+    return tuple(dict.fromkeys(cell for cells in in_order for cell in cells))
 
 
 def _report(cells: tuple[Experiment, ...]) -> Iterator[None]:

@@ -69,6 +69,17 @@ def published(table: str, paper: str = GATS) -> tuple[Published, ...]:
     )
 
 
+def count_published(table: str, paper: str = GATS) -> int:
+    """How many numbers of a table are known.
+
+    Example:
+        >>> count_published("5")
+        6
+    """
+    rows = _rows()
+    return int(((rows["paper"] == paper) & (rows["table"] == table)).sum())
+
+
 def _settings(row: Mapping[Any, Any]) -> dict[str, Any]:
     own = {} if row["variation"] == "LipschitzNorm" else {**_PLAIN, **VARIATIONS[row["variation"]]}
     return {

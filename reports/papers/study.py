@@ -78,6 +78,11 @@ class Study:
     describe: Callable[[pd.DataFrame], str] | None = None
 
 
+def trainings_of(study: Study, *, full: bool) -> tuple[Experiment, ...]:
+    """What is trained: the cells of the comparison and, under the paper's protocol, those with other seeds."""
+    return (*study.full, *study.other_seeds) if full else study.quick
+
+
 def matches(cell: Experiment, settings: Mapping[str, Any]) -> bool:
     """True if a training has these settings, whatever the others."""
     return all(getattr(cell, name) == value for name, value in settings.items())

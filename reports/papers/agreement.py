@@ -24,7 +24,7 @@ FIGURE: Final = "measured-against-published.png"
 _TABLES: Final = ("table-2", "table-3", "table-4", "table-6", "table-7", "figure-6")
 """Studies of the paper's tables: their published numbers are those of published.csv."""
 _LOOKS: Final = {"in the interval": "published mean inside", "apart": "apart", "intervals overlap": "intervals overlap"}
-_ALONE: Final = " (of a number that is published without one: which is outside of the measured interval)"
+_ALONE: Final = " (a mean published without one is apart if it is outside of the measured interval)"
 _PLATEAUS: Final = (
     "On a plateau (the loss ends within 2% of that of a constant prediction), the accuracy is what a nearly constant "
     "prediction happens to hit, seed by seed: few values, far apart. Student's t assumes a normal distribution, so the "
@@ -44,7 +44,8 @@ def describe_agreement(rows: Sequence[Comparison]) -> Iterator[str]:
         return
     apart = [row for row in known if row.verdict == "apart"]
     if apart:
-        yield f"**Not reproduced: {len(apart)} of {len(known)} cells**, whose intervals do not overlap{_ALONE}:\n"
+        alone = _ALONE if any(math.isnan(row.published.ci95) for row in apart if row.published) else ""
+        yield f"**Not reproduced: {len(apart)} of {len(known)} cells**, whose intervals do not overlap{alone}:\n"
         yield "\n".join(f"- {_describe(row)}" for row in apart) + "\n"
     else:
         yield f"Of {len(known)} cells, none is apart from the published one.\n"

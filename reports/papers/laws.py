@@ -439,6 +439,10 @@ STUDY: Final = Study(
     script=measure,
     describe=describe,
     notes=(
+        "Derived by hand, and summed over gradients by plain autograd, in tests/reports/test_laws.py: the laws of "
+        'GCNConv, SAGEConv, GATConv with one head and with two averaged ones (theorem 6.4 of "Are GATs Out of '
+        'Balance?"), GATv2Conv with shared weights (its theorem 2.2) and with separate ones (its theorem 6.3, whose '
+        "printed form lacks the columns of `lin_r` of the next layer), TransformerConv, GINConv and GCN2Conv.",
         "MeshCNNConv is run on edges as (neighbor, edge). PyG documents (edge, neighbor); in that order, version 2.8 "
         "subtracts each edge from itself, and two of its five kernels get no gradient.",
         "The laws of EGConv and of RGCNConv with bases are one of several bases of the same space.",

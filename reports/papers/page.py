@@ -109,7 +109,7 @@ def study_lines(results: Results) -> Iterator[str]:
     yield from _comparison(results, rows)
     if results.rows:
         yield "## Settings\n"
-        values = [_join(results.table[name].unique()) for name in DEFAULTS]
+        values = [_join(dict.fromkeys(map(_plain, results.table[name]))) for name in DEFAULTS]
         yield markdown(pd.DataFrame({"setting": [*DEFAULTS], "value": values})) + "\n"
 
 
@@ -201,6 +201,11 @@ def _values(cells: Iterable[Experiment], name: str) -> dict[Any, None]:
 
 def _join(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
+
+
+def _plain(value: object) -> str:
+    """A setting as text, the same before and after it was in a file: 0 and 0.0 are 0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _figures(pictures: Sequence[Picture]) -> Iterator[str]:

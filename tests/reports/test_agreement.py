@@ -30,9 +30,8 @@ def test_what_is_not_reproduced_comes_first():
 
 
 def test_agreement_of_all_is_said_and_nothing_of_none():
-    assert [*describe_agreement([row("in the interval", 80.5)])][
-        0
-    ] == "Of 1 cells, none is apart from the published one.\n"
+    first, _ = describe_agreement([row("in the interval", 80.5)])
+    assert first == "Of 1 cells, none is apart from the published one.\n"
     assert [*describe_agreement([row("not run", math.nan), row("not known", 3.0)])] == []
 
 

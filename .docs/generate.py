@@ -96,7 +96,9 @@ def _score(half: str, total: int, right: int, rows: pd.DataFrame, code: str) -> 
 
 def _page_of_convolutions() -> str:
     text = (ROOT / "reports" / "laws" / "README.md").read_text()
-    return text.replace("[results.csv](results.csv)", "`reports/laws/results.csv`").replace("# laws: ", "# ", 1)
+    return "---\nhide: [toc]\n---\n" + text.replace("[results.csv](results.csv)", "`reports/laws/results.csv`").replace(
+        "# laws: ", "# ", 1
+    )
 
 
 def _page_of_quantities() -> str:

@@ -4,7 +4,8 @@ One process with one thread, in a sweep that resumes where it was killed (`gatdi
 with the same folder to go on; `python -m reports.papers table-2 --full --no-train` then takes over what is there.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from gatdiag.errors import GatdiagError
 from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import sweep
 from reports.papers import gats
@@ -65,28 +67,30 @@ def missing_cells(reports: Path = REPORTS) -> tuple[Experiment, ...]:
     return tuple(dict.fromkeys(cell for cells in in_order for cell in cells))
 
 
-def _report(cells: tuple[Experiment, ...]) -> Iterator[None]:
-    for number, cell in enumerate(cells, 1):
-        yield
-        now = datetime.now().strftime("%H:%M:%S")
+def train_cells(cells: Sequence[Experiment], trainings: Path, root: Path) -> None:
+    """Train what has no result in the folder yet, in this order; prints a line for each training."""
+
+    def tell(cell: Experiment, outcome: str) -> None:
         words = f"{cell.model} {cell.data} L={cell.layers} {cell.initialization} {cell.optimizer} seed {cell.seed}"
-        typer.echo(f"{now} {number} of {len(cells)}: {words}")
+        typer.echo(f"{datetime.now():%H:%M:%S} {words}: {outcome}")
+
+    failed = sweep(cells, trainings, root, on_cell=tell)
+    typer.echo(f"{len(cells) - len(failed)} of {len(cells)} trainings are done")
 
 
 def main(
     root: Annotated[Path, typer.Option(help="Folder of the data sets.")] = Path("data"),
     trainings: Annotated[Path, typer.Option(help="Folder of the trainings.")] = REPORTS / TRAININGS,
-    first: Annotated[int, typer.Option(help="Train only so many, 0: all.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Train only so many of them, 0: all.")] = 0,
 ) -> None:
     """Train what the published tables lack, cheapest first."""
     cells = missing_cells()
-    cells = cells[:first] if first else cells
-    reports = _report(cells)
-    next(reports, None)
-    failed = sweep(cells, trainings, root, on_cell=lambda *_: next(reports, None))
-    for cell, reason in failed.items():
-        typer.echo(f"failed: {cell.non_defaults}: {reason}", err=True)
+    train_cells(cells[:first] if first else cells, trainings, root)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except GatdiagError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)

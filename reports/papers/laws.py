@@ -42,7 +42,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
 """Changes of the network that laws are counted for, as options of `Between`."""
 _HOW_TO_READ: Final = (
     "The network is `after(relu(layer(relu(before(x)))))`, with linear layers before and after. A law is a sum of "
-    "terms with signs: the sum of <w, dL/dw> over them is zero at every point, whatever the loss and the optimizer; "
+    "terms with signs: the sum of `<w, dL/dw>` over them is zero at every point, whatever the loss and the optimizer; "
     "the sum of their squared norms is conserved by gradient flow, and nearly so by gradient descent at small rates "
     "(not by Adam, momentum or weight decay). `in[i]` is what writes channel i of the layer's input "
     "(`before.weight[i, :]` and `before.bias[i]`, or the output terms of an earlier convolution), `out[i]` what reads "
@@ -408,17 +408,21 @@ def describe(table: pd.DataFrame) -> str:
 
 def _law_rows(run: pd.DataFrame) -> pd.DataFrame:
     rows = run[run["formula"].notna()]
+    counts, ranges = rows["count"].astype(int).astype(str), rows["i"].fillna("")
+    approximate = ["" if exact else ", approximate" for exact in rows["exact"].astype(bool)]
     return pd.DataFrame(
         {
-            "layer": rows["layer"],
-            "options": rows["options"].fillna(""),
+            "layer": _names(rows),
             "beside it": rows["side"].map(SIDES),
+            "laws": counts + (", i = " + ranges).where(ranges != "", "") + approximate,
             "conserved: squared norms of": "`" + rows["formula"] + "`",
-            "i": rows["i"].fillna(""),
-            "laws": rows["count"].astype(int),
-            "holds": ["exact" if exact else "approximate" for exact in rows["exact"].astype(bool)],
         }
     )
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    options = rows["options"].fillna("")
+    return rows["layer"] + (" (" + options + ")").where(options != "", "")
 
 
 def _count_rows(each: pd.DataFrame) -> pd.DataFrame:
@@ -426,8 +430,7 @@ def _count_rows(each: pd.DataFrame) -> pd.DataFrame:
     numbers = each[columns].astype(int)
     names = ["laws", "null space", "without gradient", "with ELU", "with LayerNorm", "as wide as before", "with a skip"]
     shown = numbers.set_axis(names, axis=1)
-    shown.insert(0, "layer", each["layer"])
-    shown.insert(1, "options", each["options"].fillna(""))
+    shown.insert(0, "layer", _names(each))
     return shown.assign(**{"where laws end": each["reasons"].fillna("")})
 
 

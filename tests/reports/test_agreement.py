@@ -7,7 +7,7 @@ import pytest
 from reports.papers import gats
 from reports.papers.__main__ import STUDIES
 from reports.papers.agreement import FIGURE, describe_agreement, describe_other_seeds, draw_agreement, write_summary
-from reports.papers.cells import estimated_seconds, missing_cells
+from reports.papers.cells import estimated_seconds, missing_cells, train_cells
 from reports.papers.comparison import CONSTANT_LOSS, Comparison, compare, is_on_plateau
 from reports.papers.published import Published, count_published, published
 from reports.papers.runner import REPORTS, TABLE, known_results, train_missing
@@ -121,3 +121,14 @@ def test_missing_trainings_are_in_the_order_of_their_cost(tmp_path):
     assert costs == sorted(costs)
     assert cells[0].data == "wisconsin.npz" or cells[0].layers == 2
     assert len(missing_cells()) < len(cells)
+
+
+def test_trainings_resume_where_they_were_ended(small, tmp_path, capsys):
+    train_cells(small.quick[:1], tmp_path, tmp_path)
+    train_cells(small.quick[:2], tmp_path, tmp_path)
+
+    first, _, again, second, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("gcn csbm:nodes=200,features=16 L=2 xavier SGD seed 0: done")
+    assert again.endswith("L=2 xavier SGD seed 0: kept")
+    assert second.endswith("L=2 balanced_xavier SGD seed 0: done")
+    assert last == "2 of 2 trainings are done"

@@ -321,8 +321,8 @@ TABLE_6: Final = _of_paper(
         "features that are not normalized, and the code's divisor, which differs from its paper (`lipschitz code`). "
         "That code reports the test accuracy of the last epoch; which accuracy the paper reports is unknown.",
         LIPSCHITZ_SCRIPT,
-        "Features are divided by their sums, as in the paper's code; with features as stored, two balanced layers reach "
-        "the published accuracy: see beyond-features.",
+        "Features are divided by their sums, as in the paper's code; with features as stored, two balanced layers "
+        "reach the published accuracy: see beyond-features.",
     ),
     columns=("test_accuracy", "last_test_accuracy"),
 )

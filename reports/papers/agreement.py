@@ -91,15 +91,15 @@ def describe_other_seeds(results: Results, rows: Sequence[Comparison]) -> Iterat
     others = [*results.others.values()]
     yield f"## {row.label}, with other seeds\n"
     yield (
-        "The seeds below were chosen before they were trained, and nothing else is changed. They are no part of the "
-        "comparison above.\n"
+        f"{len(done)} of {len(results.study.other_seeds)} trainings that differ only in their seed, and are no part of "
+        "the comparison above.\n"
     )
     sets = {"of the comparison": own, "others": others, "all": [*own, *others]}
     yield markdown(pd.DataFrame([_seeds_row(name, one, row) for name, one in sets.items()])) + "\n"
     losses = [float(one["loss"]) for one in sets["all"]]
     yield (
-        f"The last losses are {min(losses):.4g} to {max(losses):.4g}; that of a constant prediction is "
-        f"{CONSTANT_LOSS[done[0].data]:.4g}. {_PLATEAUS}\n"
+        f"The last losses are {min(losses):.5g} to {max(losses):.5g}; that of a constant prediction is "
+        f"{CONSTANT_LOSS[done[0].data]:.4g}.\n"
     )
 
 

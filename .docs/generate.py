@@ -1,4 +1,4 @@
-"""Pages of the site that are made of what stands elsewhere: causes, quantities, the run folder, how to extend.
+"""Pages of the site that are made of what stands elsewhere: causes, quantities, laws, the run folder, how to extend.
 
 A cause's page is its docstring and limits, with how often the bank of planted faults (reports/diagnosis) names it.
 """
@@ -40,6 +40,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for one in CAUSES.values():
         yield f"causes/{one.code}.md", _page_of_cause(one, scores)
     yield "quantities.md", _page_of_quantities()
+    yield "convolutions.md", _page_of_convolutions()
     yield "run-format.md", f"# The run folder\n\n```text\n{cleandoc(gatdiag.run.__doc__ or '')}\n```\n"
     yield "extending.md", _page_of_extensions()
 
@@ -91,6 +92,13 @@ def _score(half: str, total: int, right: int, rows: pd.DataFrame, code: str) -> 
     alarms = rows[(rows["verdict"] == code) & (rows["planted"] != code) & rows["counts"]]
     others = f" It was the verdict on {len(alarms)} trainings with another fault." if len(alarms) else ""
     return f"Of {total} trainings with this fault planted ({HALVES[half]}), it is the verdict on {right}.{others}"
+
+
+def _page_of_convolutions() -> str:
+    text = (ROOT / "reports" / "laws" / "README.md").read_text()
+    return "---\nhide: [toc]\n---\n" + text.replace("[results.csv](results.csv)", "`reports/laws/results.csv`").replace(
+        "# laws: ", "# ", 1
+    )
 
 
 def _page_of_quantities() -> str:

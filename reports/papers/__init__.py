@@ -12,6 +12,9 @@ beyond_*       scripts of one finding beyond the papers each
 measurements   shared by these scripts
 runner         trains what a name lacks, and keeps its results.csv
 comparison     means over seeds, published and measured
+agreement      what is apart, the figure of measured against published, reports/README.md
+layers, laws   the conservation laws of every convolution of PyG
+cells          trains what the published tables lack, cheapest first
 markdown       tables in Markdown, also for the fault bank and the benchmarks
 page           the folder of a name: README.md and the figures
 """

@@ -16,12 +16,14 @@ from reports.papers import (
     beyond_rebalancing,
     beyond_theorem_6_3,
     gats,
+    laws,
     lipschitz,
     taming,
 )
+from reports.papers.agreement import write_summary
 from reports.papers.page import write_script, write_study
 from reports.papers.runner import REPORTS, measure_script, train_missing
-from reports.papers.study import Study
+from reports.papers.study import Study, trainings_of
 
 STUDIES = {
     study.name: study
@@ -34,11 +36,13 @@ STUDIES = {
         beyond_predicted_c.STUDY,
         beyond_rebalancing.STUDY,
         beyond_theorem_6_3.STUDY,
+        laws.STUDY,
     )
 }
 """All studies by name."""
 
 
+SUMMARY = "summary"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -52,18 +56,27 @@ def main(
     root: Annotated[Path, typer.Option(help="Folder of the data sets.")] = Path("data"),
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, in processes of their own.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder of the reports and the trainings.")] = REPORTS,
+    trainings: Annotated[Path | None, typer.Option(help="Another folder of the trainings.")] = None,
 ) -> None:
-    """Train what tables and figures of the papers lack, and write published and measured values to reports/NAME."""
-    if unknown := sorted({*(names or ())} - {"all", *STUDIES}):
-        raise typer.BadParameter(f"expected all or some of {', '.join(STUDIES)}, got {', '.join(unknown)}")
+    """Train what tables and figures of the papers lack, and write published and measured values to reports/NAME.
+
+    The name summary stands for reports/README.md, which sums up what is there.
+    """
+    if unknown := sorted({*(names or ())} - {"all", SUMMARY, *STUDIES}):
+        raise typer.BadParameter(f"expected all, {SUMMARY} or some of {', '.join(STUDIES)}, got {', '.join(unknown)}")
     for study in STUDIES.values():
         if not names:
             typer.echo(f"{study.name}: {study.title} (trainings: {len(study.quick)} or {len(study.full)})")
         elif study.name in names or "all" in names:
-            write(study, out, root, full=full, train=train, jobs=jobs)
+            write(study, out, root, full=full, train=train, jobs=jobs, trainings=trainings)
+    if names and {"all", SUMMARY} & {*names}:
+        write_summary(STUDIES, out)
+        typer.echo(f"{SUMMARY}: {out}")
 
 
-def write(study: Study, out: Path, root: Path, *, full: bool, train: bool, jobs: int) -> None:
+def write(
+    study: Study, out: Path, root: Path, *, full: bool, train: bool, jobs: int, trainings: Path | None = None
+) -> None:
     """Write the folder of a study."""
     options = [*([f"--{'full' if full else 'quick'}"] if study.full else []), *([] if train else ["--no-train"])]
     command, folder = " ".join(["python -m reports.papers", study.name, *options]), out / study.name
@@ -71,9 +84,11 @@ def write(study: Study, out: Path, root: Path, *, full: bool, train: bool, jobs:
         table, pictures = measure_script(study, out, root, train=train)
         write_script(study, table, pictures, folder, command)
     else:
-        cells = study.full if full else study.quick
+        cells, pool = trainings_of(study, full=full), Pool(jobs)
         with count_progress(study.name, len(cells) if train else 0) as on_cell:
-            results = train_missing(study, out, root, full=full, train=train, pool=Pool(jobs), on_cell=on_cell)
+            results = train_missing(
+                study, out, root, full=full, train=train, pool=pool, on_cell=on_cell, trainings=trainings
+            )
         write_study(results, folder, command)
         if results.failed:
             typer.echo(report_failures(results.failed.values(), len(cells)), err=True)

@@ -1,21 +1,38 @@
 """Means over seeds, published and measured, with their 95% confidence intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pandas as pd
 
 from gatdiag.experiments.settings import Experiment
 from gatdiag.summary import mean_by
 from reports.papers.published import Published
-from reports.papers.runner import Results, settings_key
+from reports.papers.runner import Results, Row, settings_key
 from reports.papers.study import matches
 
 Verdict: TypeAlias = Literal[
     "in the interval", "intervals overlap", "apart", "too few trainings", "other settings", "not run", "not known"
 ]
+
+
+COMPARED: Final = ("apart", "intervals overlap", "in the interval")
+"""Verdicts on cells that can be compared, the worst first."""
+CONSTANT_LOSS: Final = {
+    "Cora": 1.946,
+    "CiteSeer:isolated=unmasked": 1.792,
+    "PubMed": 1.099,
+    "actor.npz": 1.575,
+    "chameleon.npz": 1.604,
+    "cornell.npz": 1.442,
+    "squirrel.npz": 1.609,
+    "texas.npz": 1.175,
+    "wisconsin.npz": 1.264,
+}
+"""Graph -> loss of the best constant prediction: the entropy of the labels of the training nodes."""
+_PLATEAU: Final = 0.98
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,7 @@ class Comparison:
         published: The number of the paper, if known.
         verdict: ``in the interval``: the published mean is in the measured interval; ``intervals overlap``: only the
             intervals overlap; ``apart``: they do not; else why there is no comparison.
+        plateau: Whether the loss ends, on average, where it is for a constant prediction: within 2% of it.
     """
 
     cells: Sequence[Experiment]
@@ -42,6 +60,7 @@ class Comparison:
     ci95: float
     published: Published | None
     verdict: Verdict
+    plateau: bool = False
 
 
 def compare(results: Results) -> list[Comparison]:
@@ -55,8 +74,16 @@ def compare(results: Results) -> list[Comparison]:
             values = _values(results, cells, column)
             mean, ci95 = interval(values)
             verdict = judge_mean(mean, ci95, published, is_protocol=_without_seed(cells[0]) in protocol)
-            rows.append(Comparison(cells, results.label(cells[0]), column, len(values), mean, ci95, published, verdict))
+            label, plateau = results.label(cells[0]), is_on_plateau(results.rows, cells)
+            rows.append(Comparison(cells, label, column, len(values), mean, ci95, published, verdict, plateau))
     return rows
+
+
+def is_on_plateau(rows: Mapping[Experiment, Row], cells: Sequence[Experiment]) -> bool:
+    """Whether the mean of the last losses is that of a constant prediction."""
+    losses = [float("nan" if (loss := rows[cell]["loss"]) is None else loss) for cell in cells if cell in rows]
+    constant = CONSTANT_LOSS.get(cells[0].data, math.inf)
+    return bool(losses) and sum(losses) / len(losses) > _PLATEAU * constant
 
 
 def _without_seed(cell: Experiment) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from gatdiag.figures import FIGURES, Figure, render
 from gatdiag.page.document import Labeled
 from gatdiag.run import Run
 from gatdiag.run.files import atomic_write
+from reports.papers.agreement import FIGURE, compared, describe_agreement, describe_other_seeds, draw_agreement
 from reports.papers.comparison import Comparison, compare
 from reports.papers.markdown import table as markdown
 from reports.papers.runner import DEFAULTS, TABLE, Results, commit_of_code, commit_of_file, notable
@@ -42,12 +43,13 @@ class Picture(NamedTuple):
     name: str
     figure: Figure | None = None
     commit: str = ""
+    caption: str = ""
 
 
 def write_study(results: Results, folder: Path, command: str) -> None:
     """Write the folder of a study of trainings; ``command`` is what the page says that it was written by."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = [*_pictures(results, folder)]
+    pictures = [*_agreement(results, folder), *_pictures(results, folder)]
     _write(folder, results.study, command, results.table, pictures, study_lines(results))
 
 
@@ -96,14 +98,18 @@ def _head(study: Study, command: str, table: pd.DataFrame) -> Iterator[str]:
 
 def study_lines(results: Results) -> Iterator[str]:
     """What the trainings show, published and measured, and their settings."""
-    study = results.study
+    study, rows = results.study, compare(results)
+    if agreement := [*describe_agreement(rows)]:
+        yield "## Are the published numbers reproduced?\n"
+        yield from agreement
     if study.judge and results.rows and (sentences := study.judge(results.table)):
         yield "## Is the claim reproduced?\n"
         yield "\n".join(f"- {sentence}" for sentence in sentences) + "\n"
-    yield from _comparison(results, compare(results))
+    yield from describe_other_seeds(results, rows)
+    yield from _comparison(results, rows)
     if results.rows:
         yield "## Settings\n"
-        values = [_join(results.table[name].unique()) for name in DEFAULTS]
+        values = [_join(dict.fromkeys(map(_plain, results.table[name]))) for name in DEFAULTS]
         yield markdown(pd.DataFrame({"setting": [*DEFAULTS], "value": values})) + "\n"
 
 
@@ -142,7 +148,7 @@ def _cells(row: Comparison) -> list[str]:
         _spread(row.mean, row.ci95, form),
         f"{_spread(published.value, published.ci95, form)} ({published.source})" if published else "",
         f"{row.mean - published.value:+{form}}" if published and row.done else "",
-        _VERDICTS[row.verdict],
+        _VERDICTS[row.verdict] + ("; on a plateau" if row.plateau else ""),
     ]
 
 
@@ -197,15 +203,22 @@ def _join(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
+def _plain(value: object) -> str:
+    """A setting as text, the same before and after it was in a file: 0 and 0.0 are 0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _figures(pictures: Sequence[Picture]) -> Iterator[str]:
     """The pictures, with the description of a figure before its first one."""
     if pictures:
         yield "## Figures\n"
     described = set()
-    for name, figure, commit in pictures:
+    for name, figure, commit, caption in pictures:
         if figure and figure.name not in described:
             described.add(figure.name)
             yield f"{figure.title}. {figure.caption} {figure.interpretation}\n"
+        if caption:
+            yield f"{caption}\n"
         then = f" (not drawn anew, as its run is not kept: from commit {commit})" if commit else ""
         yield f"`{name.removesuffix('.png')}`{then}:\n\n![{name}]({name})\n"
 
@@ -217,6 +230,12 @@ def _notes(study: Study) -> Iterator[str]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _agreement(results: Results, folder: Path) -> Iterator[Picture]:
+    if known := compared(compare(results)):
+        _save(folder / FIGURE, draw_agreement(known))
+        yield Picture(FIGURE, caption="Each point is a mean over seeds; equal means are on the line.")
 
 
 def _pictures(results: Results, folder: Path) -> Iterator[Picture]:

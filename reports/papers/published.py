@@ -15,6 +15,7 @@ _GRAPHS: Final = {
     "CiteSeer": "CiteSeer:isolated=unmasked",
     **{name.removesuffix(".npz"): name for name in HETEROPHILIC},
 }
+GATS: Final = "are-gats-out-of-balance"
 _PLAIN: Final = {"heads": 1, "activation": "relu", "dropout": 0.0, "weight_decay": 0.0, "share_weights": True}
 VARIATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "none": {},
@@ -52,7 +53,7 @@ def _rows() -> pd.DataFrame:
     return pd.read_csv(FILE, dtype={"table": str}, keep_default_na=False)
 
 
-def published(table: str) -> tuple[Published, ...]:
+def published(table: str, paper: str = GATS) -> tuple[Published, ...]:
     """The numbers of a table.
 
     Example:
@@ -64,8 +65,19 @@ def published(table: str) -> tuple[Published, ...]:
     source = table if table.startswith("figure") else f"table {table}"
     return tuple(
         Published(_settings(row), float(row["mean"]), float(row["half_width_95"] or "nan"), source=source)
-        for row in rows[rows["table"] == table].to_dict("records")
+        for row in rows[(rows["paper"] == paper) & (rows["table"] == table)].to_dict("records")
     )
+
+
+def count_published(table: str, paper: str = GATS) -> int:
+    """How many numbers of a table are known.
+
+    Example:
+        >>> count_published("5")
+        6
+    """
+    rows = _rows()
+    return int(((rows["paper"] == paper) & (rows["table"] == table)).sum())
 
 
 def _settings(row: Mapping[Any, Any]) -> dict[str, Any]:

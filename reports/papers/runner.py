@@ -20,7 +20,7 @@ from gatdiag.experiments.settings import Experiment
 from gatdiag.experiments.sweep import is_recorded, read_results, run_folder, sweep, table_row, varied_settings
 from gatdiag.run import load
 from gatdiag.run.files import atomic_write
-from reports.papers.study import Measured, Study
+from reports.papers.study import Measured, Study, trainings_of
 
 Row: TypeAlias = dict[str, Any]
 REPORTS: Final = Path(__file__).parents[1]
@@ -109,6 +109,7 @@ class Results:
         rows: Settings, result, measurements and commit of each finished training.
         runs: The run folder of each recorded training that is at hand.
         failed: The trainings that failed, and why.
+        others: As `rows`, for the trainings with other seeds.
     """
 
     study: Study
@@ -117,6 +118,7 @@ class Results:
     rows: Mapping[Experiment, Row]
     runs: Mapping[Experiment, Path] = field(default_factory=dict)
     failed: Mapping[Experiment, str] = field(default_factory=dict)
+    others: Mapping[Experiment, Row] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -176,6 +178,7 @@ def train_missing(
     train: bool = True,
     pool: Pool = THIS_PROCESS,
     on_cell: Callable[[], None] = lambda: None,
+    trainings: Path | None = None,
 ) -> Results:
     """Do the trainings of a study that have no row yet, if ``train``, and write its results.csv.
 
@@ -189,12 +192,13 @@ def train_missing(
         train: Whether to train what is missing.
         pool: Where trainings run.
         on_cell: Called for each training that is done.
+        trainings: Folder of the trainings; by default beside the reports.
 
     Raises:
         InputError: Another process trains there, or a worker was killed.
     """
-    cells = study.full if full else study.quick
-    known, folder = known_rows(study, reports), reports / TRAININGS
+    cells = trainings_of(study, full=full)
+    known, folder = known_rows(study, reports), trainings or reports / TRAININGS
     missing = tuple(cell for cell in cells if cell_key(cell) not in known)
     failed: Mapping[Experiment, str] = {}
     for _ in range(len(cells) - len(missing)):
@@ -206,10 +210,21 @@ def train_missing(
         )
     runs = {cell: run_folder(cell, folder) for cell in cells if study.record and is_recorded(cell, folder)}
     known.update((cell_key(cell), row) for cell, row in _new_rows(study, missing, folder, runs))
-    rows = {cell: known[cell_key(cell)] for cell in cells if cell_key(cell) in known}
-    results = Results(study, full, cells, rows, runs, failed)
+    results = _sort_rows(study, known, full=full, runs=runs, failed=failed)
     _write_results(results, reports / study.name / TABLE)
     return results
+
+
+def known_results(study: Study, reports: Path = REPORTS) -> Results:
+    """The results of the paper's protocol that are in results.csv; writes nothing."""
+    return _sort_rows(study, known_rows(study, reports), full=True)
+
+
+def _sort_rows(study: Study, known: Mapping[tuple[Any, ...], Row], *, full: bool, **more: Any) -> Results:
+    rows = {cell: known[cell_key(cell)] for cell in trainings_of(study, full=full) if cell_key(cell) in known}
+    cells = study.full if full else study.quick
+    others = {cell: row for cell, row in rows.items() if cell in study.other_seeds}
+    return Results(study, full, cells, {cell: rows[cell] for cell in cells if cell in rows}, others=others, **more)
 
 
 def _new_rows(
@@ -225,8 +240,9 @@ def _new_rows(
 
 def _write_results(results: Results, file: Path) -> None:
     """Write the rows of these trainings, and after them those of others that the file has."""
-    trained = {cell_key(cell) for cell in results.rows}
-    rows = [*results.rows.values(), *(row for row in _records(read_table(file)) if settings_key(row) not in trained)]
+    trained = {cell_key(cell) for cell in (*results.rows, *results.others)}
+    rows = [*results.rows.values(), *results.others.values()]
+    rows += [*(row for row in _records(read_table(file)) if settings_key(row) not in trained)]
     if rows:
         known = {*DEFAULTS, *_RESULT, "commit"}
         measured = [name for name in rows[0] if name not in known] if results.study.measure else []

@@ -53,6 +53,7 @@ class Study:
         measure: Run -> further columns of the results.
         judge: Results (one row per finished training) -> sentences on which parts of the claim are reproduced.
         drawings: The figures.
+        other_seeds: Trainings of a cell that is apart from the paper's, with seeds that the comparison does not use.
         notes: Differences between the paper, its code and this study.
         script: Measures something else than trainings of a grid; called with the folder of the data sets.
         describe: The table of the script -> Markdown, with the outcome in its first paragraph.
@@ -71,9 +72,15 @@ class Study:
     measure: Callable[[Run], Mapping[str, float]] | None = None
     judge: Callable[[pd.DataFrame], Sequence[str]] | None = None
     drawings: tuple[Drawing, ...] = ()
+    other_seeds: tuple[Experiment, ...] = ()
     notes: tuple[str, ...] = ()
     script: Callable[[Path], Measured] | None = None
     describe: Callable[[pd.DataFrame], str] | None = None
+
+
+def trainings_of(study: Study, *, full: bool) -> tuple[Experiment, ...]:
+    """What is trained: the cells of the comparison and, under the paper's protocol, those with other seeds."""
+    return (*study.full, *study.other_seeds) if full else study.quick
 
 
 def matches(cell: Experiment, settings: Mapping[str, Any]) -> bool:

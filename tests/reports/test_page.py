@@ -34,6 +34,7 @@ def test_figures_are_small_pictures_of_the_lowest_seed(written):
     assert {*pictures} == {
         "accuracy-by-depth.png",
         "compared-curves.png",
+        "measured-against-published.png",
         "gradient-norms-layers-3-xavier.png",
         "gradient-norms-layers-3-balanced-xavier.png",
     }
@@ -50,7 +51,10 @@ def test_from_results_alone_pictures_of_runs_stay_and_nothing_else_does(small, w
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")}
     write_study(train_missing(small, tmp_path, full=True, train=False), folder, "again")
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")}
-    assert {name for name in before if before[name] != after[name]} == {"accuracy-by-depth.png"}
+    assert {name for name in before if before[name] != after[name]} == {
+        "accuracy-by-depth.png",
+        "measured-against-published.png",
+    }
     assert (folder / "README.md").read_text().count("(not drawn anew, as its run is not kept: from commit ") == 3
     assert not (folder / "old.html").exists()
 

@@ -17,6 +17,7 @@ from gatdiag.cli.app import app
 from tests.run.synthetic import synthetic_run
 
 ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / ".docs" / "pages" / "recipes.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 BOUNDED = [Requirement(text) for text in PROJECT["dependencies"]]
@@ -76,8 +77,8 @@ def test_the_readme_has_the_commands_that_ci_runs(name, words):
 
 
 @pytest.mark.parametrize(("collapses", "statuses"), [(False, [0, 0]), (True, [1, 0])])
-def test_the_workflow_in_the_readme_fails_where_the_training_does(tmp_path, monkeypatch, collapses, statuses):
-    (text,) = re.findall(r"^```yaml\n(.+?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def test_the_workflow_of_the_recipes_fails_where_the_training_does(tmp_path, monkeypatch, collapses, statuses):
+    (text,) = re.findall(r"^```yaml\n(.+?)^```$", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
     steps = yaml.safe_load(text)["jobs"]["trains"]["steps"]
     lines = [
         shlex.split(step["run"].partition(" >>")[0]) for step in steps if step.get("run", "").startswith("gatdiag")

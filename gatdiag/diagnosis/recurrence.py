@@ -13,6 +13,9 @@ declare_limits(
     {
         "vanish-time": Limit(1e-3, "gradient of the first time step over that of the last; short delays 0.02 to 5"),
         "explode-time": Limit(1e3, "the same; orthogonal recurrent weights 0.1 to 10"),
+        "deaf": Limit(
+            1e-5, "spread of the rows of the output over its size: rounding alone; healthy runs 0.01 and more"
+        ),
         "each-run": Limit(0.8, "share of the runs of a layer in which its output grows, where it runs many times"),
     }
 )
@@ -21,6 +24,12 @@ _GATES: Final = Remedy(
     "torch.nn.init.orthogonal_(weight_hh)  # recurrent weights, before training: they keep the norm of gradients\n"
     "# or a forget gate that starts open (nn.LSTM: 1 or more in bias_ih and bias_hh), attention over the time steps,\n"
     "# or a shorter sequence (every k-th time step)"
+)
+_AT_THE_END: Final = Remedy(
+    "lengths = (tokens != padding).sum(1).cpu()  # if sequences are padded behind: the state where each one ends\n"
+    "packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)\n"
+    "_, (state, _) = lstm(packed)  # state[-1], instead of out[:, -1]\n"
+    "# or the mean of the outputs over all time steps that are no padding"
 )
 _CLIP: Final = Remedy(
     "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # between loss.backward() and optimizer.step()\n"
@@ -37,7 +46,8 @@ def vanishing_in_time(facts: Facts) -> Finding | None:
     """The gradient of the first time step is orders of magnitude below that of the last, in a training that fails."""
     found = facts.signals.get("recurrence") or {}
     ratios = {name: float(one["first"]) for name, one in found.items() if one["first"] is not None}
-    if not ratios or facts.state != "failing" or facts.path < limit("path"):
+    is_deaf = _is_deaf(facts)
+    if not ratios or facts.state != "failing" or (facts.path < limit("path") and not is_deaf):
         return None  # a network learns from what is near, too; without steps it learns nothing
     layer = min(ratios, key=ratios.__getitem__)
     ratio, runs = ratios[layer], int(found[layer]["runs"])
@@ -47,17 +57,25 @@ def vanishing_in_time(facts: Facts) -> Finding | None:
     return facts.finding(
         "depth-vanishing-gradient",
         f"On its way back over {runs:,} time steps of {short(layer)} the gradient shrinks to {number(ratio)} of its "
-        f"size{step}: what happened in the first of them cannot be learned.",
+        f"size{step}: what happened in the first of them cannot be learned."
+        + (" The outputs of all rows are the same, as if the last time steps were padding." if is_deaf else ""),
         Evidence("gradient of the first over that of the last time step's output", ratio),
         title="Gradients vanish over time",
         threshold=f"Flagged below {threshold_text('vanish-time')}.",
         layers=(layer,),
         column="parameters.relative_gradient_norm",
         steps=(0,),
-        severity="warning",
-        remedy=_GATES,
+        severity="error" if is_deaf else "warning",
+        remedy=_AT_THE_END if is_deaf else _GATES,
         falsified_by="With what matters in the last time steps the learning curve is the same.",
     )
+
+
+def _is_deaf(facts: Facts) -> bool:
+    """From the start to the end, all rows of the output are the same, whatever the input is."""
+    size = max(abs(float(facts.output.get(name, 0.0))) for name in ("min", "max"))
+    spreads = [(facts.output.get(name) or {}).get("size", math.inf) for name in ("first_rows", "last_rows")]
+    return bool(max(spreads) < limit("deaf") * size)
 
 
 def exploding_in_time(facts: Facts) -> Finding | None:

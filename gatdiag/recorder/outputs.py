@@ -47,6 +47,21 @@ def row_spread(o: Tensor) -> dict[str, float]:
     return found
 
 
+def latent_size(latents: Sequence[Tensor]) -> dict[str, float]:
+    """Of what a model returns beside its output, one row for each example.
+
+    Returns:
+        "size": the root mean square of all entries; "spread": that of their distance from the mean row, in the tensor
+        whose rows differ most; empty if there is nothing of the kind.
+    """
+    rows = [as_rows(x).double() for x in latents if x.dim() > 1 and x.numel() and x.is_floating_point()]
+    rows = [x for x in rows if len(x) >= _MIN_ROWS and bool(x.isfinite().all())]
+    if not rows:
+        return {}
+    size = sum(float(x.square().sum()) for x in rows) / sum(x.numel() for x in rows)
+    return {"size": math.sqrt(size), "spread": max(float((x - x.mean(0)).square().mean().sqrt()) for x in rows)}
+
+
 def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
     """Share of the targets that the last operation of the model cannot return.
 

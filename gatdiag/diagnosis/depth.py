@@ -202,7 +202,7 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
 def check_rank_collapse(facts: Facts) -> Finding | str | None:
     """All rows become multiples of one vector, without graph convolutions or within few layers."""
     if not facts.profile("effective_rank"):
-        return "the effective rank was not recorded"
+        return f"the effective rank was not recorded, or of less than {limit('few'):g} rows"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
     if facts.is_learning or (facts.mixes_nodes and _is_deep(facts)):

@@ -1,5 +1,6 @@
 """The model's output and the loss: what is passed to a loss that expects logits or log-probabilities."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
 from gatdiag.names import join_names, short
+from gatdiag.operations import RANGES
 
 declare_limits(
     {
@@ -22,11 +24,6 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
-_BOUNDS = {
-    **dict.fromkeys(("Relu", "Softplus", "Exp"), "0 or more"),
-    **dict.fromkeys(("Sigmoid", "Softmax"), "0 to 1"),
-    **dict.fromkeys(("Tanh", "Hardtanh"), "-1 to 1"),
-}
 _NEEDS_PASS = "it takes a backward pass of its own: gatdiag.preflight makes one"
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
@@ -182,7 +179,7 @@ def check_range(facts: Facts) -> Finding | str | None:
     return facts.finding(
         "output-out-of-range",
         f"The model ends in {operation.lower()}, and {percent(share)} of the targets are outside of what it returns "
-        f"({_BOUNDS[operation]}).",
+        f"({_bounds(operation)}).",
         Evidence("share of the targets that the output cannot reach", share),
         *_range(facts),
         threshold=f"Flagged above {threshold_text('unreachable')}.",
@@ -190,6 +187,11 @@ def check_range(facts: Facts) -> Finding | str | None:
             f"return x  # in forward, without the last {operation.lower()}; or scale the targets into its range"
         ),
     )
+
+
+def _bounds(operation: str) -> str:
+    low, high = RANGES.get(operation, (-math.inf, math.inf))
+    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
 
 
 def _criterion(facts: Facts) -> tuple[str, str]:

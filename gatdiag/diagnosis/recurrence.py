@@ -1,7 +1,7 @@
 """Depth in time: gradients that vanish or explode, and outputs that grow, over many runs of one layer."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
@@ -78,46 +78,53 @@ def _is_deaf(facts: Facts) -> bool:
     return bool(max(spreads) < limit("deaf") * size)
 
 
-def exploding_in_time(facts: Facts) -> Finding | None:
-    """The gradient grows by orders of magnitude on its way back to the first time step."""
-    found = facts.signals.get("recurrence") or {}
-    ratios = {name: math.inf if one["largest"] is None else float(one["largest"]) for name, one in found.items()}
-    layer = max(ratios, key=ratios.__getitem__, default="")
-    if not layer or facts.is_learning or not ratios[layer] > limit("explode-time"):
+def exploding_in_time(facts: Facts, *, has_usual_weights: bool) -> Finding | None:
+    """Over the runs of a layer in a pass, gradients on their way back grow, or outputs if weights have a usual size."""
+    if facts.is_learning:
         return None
-    return facts.finding(
-        "depth-exploding-gradient",
-        f"On its way back over {int(found[layer]['runs']):,} time steps of {short(layer)} the gradient grows "
-        f"{number(ratios[layer])} times: steps of a usual learning rate are too long.",
-        Evidence("gradient of the first over that of the last time step's output", ratios[layer]),
-        title="Gradients explode over time",
-        threshold=f"Flagged above {threshold_text('explode-time')}.",
-        layers=(layer,),
-        column="parameters.relative_gradient_norm",
-        steps=(0,),
-        remedy=_CLIP,
-        falsified_by="With clipped gradients and orthogonal recurrent weights the learning curve is the same.",
+    gradients = facts.signals.get("recurrence") or {}
+    back = {name: math.inf if one["largest"] is None else float(one["largest"]) for name, one in gradients.items()}
+    layer, growth = _most(back)
+    if growth > limit("explode-time"):
+        return _explosion(
+            facts,
+            layer,
+            f"On its way back over {int(gradients[layer]['runs']):,} time steps of {short(layer)} the gradient grows "
+            f"{number(growth)} times: steps of a usual learning rate are too long.",
+            Evidence("gradient of the first over that of the last time step's output", growth),
+            threshold=f"Flagged above {threshold_text('explode-time')}.",
+            remedy=_CLIP,
+            falsified_by="With clipped gradients and orthogonal recurrent weights the learning curve is the same.",
+        )
+    outputs: dict[str, dict[str, float]] = facts.signals.get("repeats", {})
+    layer, growth = _most({name: one["growth"] for name, one in outputs.items() if one["rising"] >= limit("each-run")})
+    if not growth > limit("explode") or not has_usual_weights:
+        return None
+    return _explosion(
+        facts,
+        layer,
+        f"Layer {short(layer)} runs {outputs[layer]['runs']:g} times in a forward pass, and its output grows "
+        f"{number(growth)} times from the first run to the last: the same weights are applied again and again.",
+        Evidence(f"norm of the last output of layer {short(layer)} over that of the first", growth),
+        threshold=f"Flagged above {threshold_text('explode', 'each-run')}.",
+        remedy=_BOUNDED,
+        falsified_by="With a gated cell, such as torch.nn.GRUCell, the learning curve is the same.",
     )
 
 
-def growing_in_time(facts: Facts) -> Finding | None:
-    """A layer that runs many times on what it returned the last time, and whose output grows each time."""
-    repeats: dict[str, dict[str, float]] = facts.signals.get("repeats", {})
-    growing = {name: one["growth"] for name, one in repeats.items() if one["rising"] >= limit("each-run")}
-    worst = max(growing, key=growing.__getitem__, default="")
-    if not growing.get(worst, 0.0) > limit("explode"):
-        return None
-    runs = repeats[worst]["runs"]
+def _most(growth: dict[str, float]) -> tuple[str, float]:
+    layer = max(growth, key=growth.__getitem__, default="")
+    return layer, growth.get(layer, 0.0)
+
+
+def _explosion(facts: Facts, layer: str, text: str, evidence: Evidence, **given: Any) -> Finding:
     return facts.finding(
         "depth-exploding-gradient",
-        f"Layer {short(worst)} runs {runs:g} times in a forward pass, and its output grows {number(growing[worst])} "
-        "times from the first run to the last: the same weights are applied again and again.",
-        Evidence(f"norm of the last output of layer {short(worst)} over that of the first", growing[worst]),
-        Evidence("runs in a forward pass", runs),
-        threshold=f"Flagged above {threshold_text('explode', 'each-run')}.",
-        layers=(worst,),
+        text,
+        evidence,
+        title="Gradients explode over time",
+        layers=(layer,),
         column="parameters.relative_gradient_norm",
         steps=(0,),
-        remedy=_BOUNDED,
-        falsified_by="With a gated cell, such as torch.nn.GRUCell, the learning curve is the same.",
+        **given,
     )

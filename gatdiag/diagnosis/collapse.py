@@ -10,6 +10,7 @@ from gatdiag.diagnosis.rates import check_too_large, check_weight_decay
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 
+_NORMS: Final = ("LinalgVectorNorm", "Norm", "CosineSimilarity")  # operations of a loss of directions
 _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operations of a loss with a margin
 
 
@@ -35,6 +36,7 @@ _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operati
         "alike-directions": Limit(
             0.2, "spread of the directions, 1 if they point everywhere; healthy runs 0.55 to 1, faulty 0.03 to 0.17"
         ),
+        "targets-met": Limit(0.01, "of the distance of the first loss from the lowest of a cosine: targets are met"),
         "settled": Limit(0.1, "of its fall by which a loss still moves in the last half"),
     },
     borrowed=("input-constant", "trained"),
@@ -42,14 +44,15 @@ _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operati
 def check_collapse(facts: Facts) -> Finding | str | None:
     """The loss compares outputs with each other, fell to a lowest value, and there all outputs are alike.
 
-    So it does without negative pairs, or without a stopped gradient. Where the outputs are compared with fixed targets,
-    as in classification and regression, it is no collapse.
+    So it does without negative pairs, or without a stopped gradient, or where the targets are those of an average of
+    the network. Where outputs are compared with fixed targets, as in classification and regression, it is no collapse.
     """
     first, last = (facts.output.get(name) or {} for name in ("first_rows", "last_rows"))
     if not first or not last:
         return "the outputs of the model were not recorded"
     name = _alike(facts, first, last)
-    if not name or not facts.signals.get("compares_outputs") or not _has_settled(facts):
+    is_of_outputs = facts.signals.get("compares_outputs") or _follows_itself(facts, first, last)
+    if not name or not is_of_outputs or not _has_settled(facts):
         return None
     if (
         _are_inputs_alike(facts)
@@ -75,6 +78,18 @@ def check_collapse(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged below {threshold_text('alike-outputs', 'alike-directions')}.",
         remedy=_slower(facts) if has_margin else None,
     )
+
+
+def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float]) -> bool:
+    """Directions are compared with targets that became alike with them, as those of an average of the network do.
+
+    No fixed targets that differ are reached by outputs that do not.
+    """
+    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    if operations.isdisjoint(_NORMS) or not last.get("direction", 1.0) < limit("alike-outputs") * first["direction"]:
+        return False
+    lowest = -1.0 if facts.finite_loss.min() < 0 else 0.0
+    return bool(facts.last_loss - lowest < limit("targets-met") * (facts.first_loss - lowest))
 
 
 def _stays_at_margin(facts: Facts) -> bool:

@@ -1,5 +1,6 @@
 """Causes in contrastive, generative, recurrent and relational training, each beside the same training without it."""
 
+import copy
 import math
 
 import pytest
@@ -22,8 +23,8 @@ def blobs(rows=128):
     return 1.5 * torch.randn(4, 16)[y] + torch.randn(rows, 16), y
 
 
-def noisy(x):
-    return x + 0.3 * torch.randn_like(x)
+def noisy(x, size=0.3):
+    return x + size * torch.randn_like(x)
 
 
 def auc(scores, y):
@@ -146,6 +147,33 @@ def averaged_errors(is_faulty):
     return model, loss_of
 
 
+class Online(nn.Module):
+    """An encoder, and a predictor of what another encoder makes of the other view."""
+
+    def __init__(self, has_predictor):
+        super().__init__()
+        self.encoder, self.predictor = mlp(out=16), mlp(out=16) if has_predictor else nn.Identity()
+
+    def forward(self, x):
+        return self.predictor(self.encoder(x))
+
+
+def average_as_target(is_faulty):
+    """Targets are made by an average of the network; in the repaired training they are those of a fixed network."""
+    (x, _), model = blobs(), Online(has_predictor=not is_faulty)
+    target = copy.deepcopy(model)
+
+    def loss_of():
+        with torch.no_grad():
+            if is_faulty:
+                for average, weight in zip(target.parameters(), model.parameters(), strict=True):
+                    average.lerp_(weight, 0.5)
+            wanted = target.encoder(noisy(x, 2.0))
+        return 2 - 2 * F.cosine_similarity(model(noisy(x, 2.0)), wanted).mean()
+
+    return model, loss_of
+
+
 # --- targets ----------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +191,17 @@ def inverted_pairs(is_faulty):
         return F.binary_cross_entropy_with_logits(scores, 1 - greater if is_faulty else greater)
 
     return model, loss_of, lambda: {"val_auc": auc(*pairs())}
+
+
+def hinge(is_faulty):
+    """Labels of a loss with a margin are inverted; the accuracy is that of the sign."""
+    x, model = torch.randn(200, 16), mlp(out=1)
+    y = (x[:, :1] > 0).float() * 2 - 1
+
+    def loss_of():
+        return (1 - model(x) * (-y if is_faulty else y)).relu().mean()
+
+    return model, loss_of, lambda: {"train_accuracy": (model(x).sign() == y).float().mean().item()}
 
 
 def regression(last, loss=F.mse_loss):
@@ -271,6 +310,8 @@ CASES = {
     "without negatives": (without_negatives, "representation-collapse", {}),
     "two views": (two_views, "representation-collapse", {}),
     "without a stopped gradient": (without_stopped_gradient, "representation-collapse", {}),
+    "an average as target": (average_as_target, "representation-collapse", {"steps": 300}),
+    "inverted hinge": (hinge, "labels-inverted", {}),
     "inverted pairs": (inverted_pairs, "labels-inverted", {}),
     "ReLU": (regression(nn.ReLU), "output-out-of-range", {}),
     "sigmoid": (regression(nn.Sigmoid), "output-out-of-range", {}),

@@ -26,6 +26,7 @@ The packages and modules, from high to low level. Each may import those below it
     quantities     the catalog: every recorded column, described once; no torch
     roles          the roles of parameters, the same for all architectures; no torch
     card           objects as short HTML for notebooks
+    operations     what the operations at the end of a model can return; no torch
     law            one conservation law and its terms, as a run stores them; no torch
     names          names from outside: escaped, shortened, joined
     errors         the exceptions that gatdiag raises

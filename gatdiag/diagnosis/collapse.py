@@ -1,11 +1,17 @@
 """Collapse: a loss whose lowest value needs no information, and outputs that are all alike once it is reached."""
 
+from typing import Final
+
+from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.rates import check_too_large, check_weight_decay
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
+
+_NORMS: Final = ("LinalgVectorNorm", "Norm", "CosineSimilarity")  # operations of a loss of directions
+_CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operations of a loss with a margin
 
 
 @cause(
@@ -30,6 +36,7 @@ from gatdiag.diagnosis.wording import number, percent
         "alike-directions": Limit(
             0.2, "spread of the directions, 1 if they point everywhere; healthy runs 0.55 to 1, faulty 0.03 to 0.17"
         ),
+        "targets-met": Limit(0.01, "of the distance of the first loss from the lowest of a cosine: targets are met"),
         "settled": Limit(0.1, "of its fall by which a loss still moves in the last half"),
     },
     borrowed=("input-constant", "trained"),
@@ -37,14 +44,15 @@ from gatdiag.diagnosis.wording import number, percent
 def check_collapse(facts: Facts) -> Finding | str | None:
     """The loss compares outputs with each other, fell to a lowest value, and there all outputs are alike.
 
-    So it does without negative pairs, or without a stopped gradient. Where the outputs are compared with fixed targets,
-    as in classification and regression, it is no collapse.
+    So it does without negative pairs, or without a stopped gradient, or where the targets are those of an average of
+    the network. Where outputs are compared with fixed targets, as in classification and regression, it is no collapse.
     """
     first, last = (facts.output.get(name) or {} for name in ("first_rows", "last_rows"))
     if not first or not last:
         return "the outputs of the model were not recorded"
     name = _alike(facts, first, last)
-    if not name or not facts.signals.get("compares_outputs") or not _has_settled(facts):
+    is_of_outputs = facts.signals.get("compares_outputs") or _follows_itself(facts, first, last)
+    if not name or not is_of_outputs or not _has_settled(facts):
         return None
     if (
         _are_inputs_alike(facts)
@@ -53,16 +61,47 @@ def check_collapse(facts: Facts) -> Finding | str | None:
     ):
         return None  # that makes outputs alike, too
     share, what = float(last[name]) / float(first[name]), "outputs" if name == "size" else "directions of the outputs"
+    has_margin = _stays_at_margin(facts)
+    why = (
+        "is the margin there: where all distances are zero, every pair is as wrong as the next, and nothing leads away"
+        if has_margin
+        else "is lowest where they do not depend on the input"
+    )
     return facts.finding(
         "representation-collapse",
-        f"The loss fell from {number(facts.first_loss)} to {number(facts.last_loss)}, and the {what} of all rows are "
+        f"The loss went from {number(facts.first_loss)} to {number(facts.last_loss)}, and the {what} of all rows are "
         f"alike: their spread is {number(float(last[name]))}, {percent(share)} of that at the start. The loss compares "
-        "outputs with each other, and is lowest where they do not depend on the input.",
+        f"outputs with each other, and {why}.",
         Evidence(f"spread of the {what}, end over start", share),
         Evidence("spread at the start", float(first[name])),
         Evidence("spread at the end", float(last[name])),
         threshold=f"Flagged below {threshold_text('alike-outputs', 'alike-directions')}.",
+        remedy=_slower(facts) if has_margin else None,
     )
+
+
+def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float]) -> bool:
+    """Directions are compared with targets that became alike with them, as those of an average of the network do.
+
+    No fixed targets that differ are reached by outputs that do not.
+    """
+    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    if operations.isdisjoint(_NORMS) or not last.get("direction", 1.0) < limit("alike-outputs") * first["direction"]:
+        return False
+    lowest = -1.0 if facts.finite_loss.min() < 0 else 0.0
+    return bool(facts.last_loss - lowest < limit("targets-met") * (facts.first_loss - lowest))
+
+
+def _stays_at_margin(facts: Facts) -> bool:
+    """The loss is cut off at zero, as those with a margin are, and ends far above it."""
+    is_cut = not _CUT_OFF.isdisjoint((facts.signals.get("loss_graph") or {}).get("operations", ()))
+    return is_cut and facts.last_loss > limit("settled") * abs(facts.first_loss)
+
+
+def _slower(facts: Facts) -> Remedy:
+    rate = remedy.initial_learning_rate(facts)
+    slower = remedy.change_learning_rate(facts, remedy.round_to_one_digit(rate / 10)).fixes if rate > 0 else ()
+    return Remedy(*slower, "# and begin with all triplets, or semi-hard ones, instead of the hardest of each batch")
 
 
 def _alike(facts: Facts, first: dict[str, float], last: dict[str, float]) -> str:
@@ -88,4 +127,45 @@ def _has_settled(facts: Facts) -> bool:
         return False
     fall = float(losses[0]) - facts.last_loss
     middle = median(losses[len(losses) // 2 : len(losses) // 2 + max(3, len(losses) // 10)])
-    return fall > 0 and abs(middle - facts.last_loss) <= limit("settled") * fall
+    moved = abs(fall) if _stays_at_margin(facts) else fall
+    return moved > 0 and abs(middle - facts.last_loss) <= limit("settled") * moved
+
+
+@cause(
+    "posterior-collapse",
+    "Posterior collapse",
+    rank=46.5,
+    why="a decoder that is given noise alone can only return a mean",
+    figure="training_curves",
+    falsified_by="At the end the latent means of two inputs differ by more than a tenth.",
+    remedy=Remedy(
+        "loss = errors.sum(1).mean() + divergence.sum(1).mean()  # both summed over an example, not errors.mean()\n"
+        "# or: loss = reconstruction + beta * divergence  # beta from 0 to 1 over the first third of the training"
+    ),
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "as-prior": Limit(0.1, "root mean square of latent means and log-variances: the prior, for each input"),
+        "shrunk-latents": Limit(0.5, "spread of the latents, end over start: it is training that makes them alike"),
+    },
+)
+def check_posterior(facts: Facts) -> Finding | str | None:
+    """A divergence wins over the reconstruction: means and log-variances of all latents become those of the prior."""
+    found = facts.signals.get("latents") or {}
+    if not found.get("has_divergence") or "last" not in found:
+        return "the loss holds no exponential of something that the model returns beside its output"
+    first, last = found["first"], found["last"]
+    is_prior = last["size"] < limit("as-prior") and last["spread"] < limit("shrunk-latents") * first["spread"]
+    if not is_prior or facts.state == "trained" or facts.path < limit("frozen"):
+        return None
+    return facts.finding(
+        "posterior-collapse",
+        "The loss holds a divergence of what the model returns beside its output, and at the end all of that is zero "
+        f"for every input (root mean square {number(last['size'])}): the latent distribution is the prior, and the "
+        "decoder is given noise. The divergence weighs more than the reconstruction, as where errors are averaged over "
+        "many outputs.",
+        Evidence("root mean square of the latents at the end", last["size"]),
+        Evidence("spread of the latents, end over start", last["spread"] / first["spread"]),
+        threshold=f"Flagged below {threshold_text('as-prior', 'shrunk-latents')}.",
+        severity="warning" if facts.state == "unknown" else None,
+    )

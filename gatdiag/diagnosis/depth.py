@@ -9,7 +9,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
-from gatdiag.diagnosis.recurrence import exploding_in_time, growing_in_time, vanishing_in_time
+from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
@@ -55,13 +55,11 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
 )
 def check_exploding(facts: Facts) -> Finding | str | None:
     """Hidden outputs, or gradients on their way back, grow from layer to layer though each weight has a usual norm."""
-    if (in_time := exploding_in_time(facts)) is not None:
+    has_usual_weights = (median_high(facts.gains.values()) if facts.gains else 1.0) < limit("gain-large")
+    if (in_time := exploding_in_time(facts, has_usual_weights=has_usual_weights)) is not None:
         return in_time
-    gain = median_high(facts.gains.values()) if facts.gains else 1.0
-    if facts.is_learning or not gain < limit("gain-large"):
+    if facts.is_learning or not has_usual_weights:
         return None
-    if (in_time := growing_in_time(facts)) is not None:
-        return in_time
     stack = _without_normalization(facts)
     norms, grads = _hidden(facts, "output_norm", stack), _hidden(facts, "output_gradient_norm", stack)
     if len(norms) < 5:
@@ -202,7 +200,7 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
 def check_rank_collapse(facts: Facts) -> Finding | str | None:
     """All rows become multiples of one vector, without graph convolutions or within few layers."""
     if not facts.profile("effective_rank"):
-        return "the effective rank was not recorded"
+        return f"the effective rank was not recorded, or of less than {limit('few'):g} rows"
     if (of_weights := _weights_of_rank_one(facts)) is not None:
         return of_weights
     if facts.is_learning or (facts.mixes_nodes and _is_deep(facts)):

@@ -28,6 +28,7 @@ declare_limits(
         "kept": Limit(0.9, "share of the loss of the best constant prediction that is gone, from the first step on"),
         "same-loss": Limit(0.5, "relative difference of the loss and the cross-entropy of its rows with a gradient"),
         "pooled": Limit(0.25, "of the rows that the first convolution is given: fewer are clusters of its nodes"),
+        "few": Limit(10, "rows: of the clusters of one graph, rank and differences are small whatever the network is"),
         "together": Limit(0.5, "share of the recorded steps in which all optimizers move their parameters"),
         "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
     }
@@ -36,6 +37,7 @@ declare_limits(
 _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
+_OF_ROWS: Final = ("effective_rank", "relative_mu")  # that compare the rows of an output
 _EARLY: Final = 30  # steps whose overshoot is known
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
@@ -171,6 +173,13 @@ class Facts:
     def has_opponent(self) -> bool:
         """Another network is trained against this one: optimizers take turns, or the loss is computed by a network."""
         return self.takes_turns or bool(self.signals.get("loss_weights"))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """The classes are the tokens that the model is given, as those of a language: it embeds as many."""
+        classes = len(self.output.get("labels") or [])
+        tables = (p["shape"] for one in self.layers if one.get("kind") == "Embedding" for p in one["parameters"])
+        return classes > 1 and any(shape[0] == classes for shape in tables if shape)
 
     @property
     def has_open_loss(self) -> bool:
@@ -411,6 +420,7 @@ class Facts:
             scores=known,
             is_open=self.has_open_loss,
             has_opponent=self.has_opponent,
+            of_tokens=self.predicts_tokens,
         )
 
     @cached_property
@@ -627,7 +637,9 @@ class Facts:
     def profile(self, column: str, *, last: bool = False) -> dict[str, float]:
         """Layer -> value at the first (or last) step at which the column was measured, for `node_layers` in order."""
         found = values_at_step(self.run.layers, "layer", column, last=last)
-        return {name: found[name] for name in self.node_layers if name in found}
+        rows: dict[str, int] = self.signals.get("rows", {}) if column in _OF_ROWS else {}
+        known = [name for name in self.node_layers if rows.get(name, math.inf) >= limit("few")]
+        return {name: found[name] for name in known if name in found}
 
     @cached_property
     def node_layers(self) -> list[str]:
@@ -662,9 +674,11 @@ class Facts:
 
     @cached_property
     def single_units(self) -> set[str]:
-        """Layers of one neuron."""
+        """Layers of one neuron, and those around them without weights of their own, as of dense convolutions."""
         shapes = {layer["name"]: matrices(layer).values() for layer in self.layers}
-        return {name for name, of_layer in shapes.items() if of_layer and all(rows == 1 for rows, _ in of_layer)}
+        single = {name for name, of_layer in shapes.items() if of_layer and all(rows == 1 for rows, _ in of_layer)}
+        inner = {name: [one for one in shapes if one.startswith(f"{name}.")] for name, own in shapes.items() if not own}
+        return single | {name for name, within in inner.items() if within and single.issuperset(within)}
 
     @cached_property
     def gains(self) -> dict[str, float]:

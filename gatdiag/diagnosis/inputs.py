@@ -253,6 +253,44 @@ def _is_one_way(sizes: Floats) -> bool:
 
 
 @cause(
+    "input-permuted",
+    "The entries of the inputs are in another order each time",
+    rank=114,
+    why="no weight belongs to a column that is another one in each step",
+    figure="training_curves",
+    falsified_by="An example that is given again has its entries in the same order.",
+    remedy=Remedy("order = torch.randperm(x.shape[1])  # once, before the loop\nx = x[:, order]  # in each step"),
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "permuted": Limit(
+            0.2,
+            "of the rows that came again are in an order that keeps no neighbors; flips and shifts 0, faults 0.5 to 1",
+        ),
+        "came-again": Limit(8, "rows that came again: with fewer, equal entries may be chance"),
+    },
+)
+def check_permuted(facts: Facts) -> Finding | str | None:
+    """Rows come again with the same entries in another order, and it is no flip and no shift."""
+    known = {name: one for name, one in (facts.signals.get("input_orders") or {}).items() if one["repeated"]}
+    if not known:
+        return "no row of an input was seen twice"
+    name = max(known, key=lambda name: known[name]["permuted"])
+    again, permuted = known[name]["repeated"], known[name]["permuted"]
+    if again < limit("came-again") or permuted < limit("permuted") * again or facts.state == "trained":
+        return None
+    return facts.finding(
+        "input-permuted",
+        f"Of {again:,} rows of the input {name} that came again, {permuted:,} have the same entries in another order: "
+        "a permutation is drawn anew in each step, so that no column keeps its meaning.",
+        Evidence("share of the rows that came again in another order", permuted / again),
+        Evidence("rows that came again", again, "rows"),
+        threshold=f"Flagged from {threshold_text('permuted', 'came-again')}.",
+        severity="warning" if facts.state == "unknown" else None,
+    )
+
+
+@cause(
     "input-edges-rearranged",
     "Pairs of nodes were reshaped instead of transposed",
     rank=13.5,

@@ -1,11 +1,16 @@
 """The model's output and the loss: what is passed to a loss that expects logits or log-probabilities."""
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
-from gatdiag.names import join_names
+from gatdiag.names import join_names, short
+from gatdiag.operations import RANGES
 
 declare_limits(
     {
@@ -19,11 +24,7 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
-_BOUNDS = {
-    **dict.fromkeys(("Relu", "Softplus", "Exp"), "0 or more"),
-    **dict.fromkeys(("Sigmoid", "Softmax"), "0 to 1"),
-    **dict.fromkeys(("Tanh", "Hardtanh"), "-1 to 1"),
-}
+_NEEDS_PASS = "it takes a backward pass of its own: gatdiag.preflight makes one"
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
     "loss, within 1%."
@@ -178,7 +179,7 @@ def check_range(facts: Facts) -> Finding | str | None:
     return facts.finding(
         "output-out-of-range",
         f"The model ends in {operation.lower()}, and {percent(share)} of the targets are outside of what it returns "
-        f"({_BOUNDS[operation]}).",
+        f"({_bounds(operation)}).",
         Evidence("share of the targets that the output cannot reach", share),
         *_range(facts),
         threshold=f"Flagged above {threshold_text('unreachable')}.",
@@ -186,6 +187,11 @@ def check_range(facts: Facts) -> Finding | str | None:
             f"return x  # in forward, without the last {operation.lower()}; or scale the targets into its range"
         ),
     )
+
+
+def _bounds(operation: str) -> str:
+    low, high = RANGES.get(operation, (-math.inf, math.inf))
+    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
 
 
 def _criterion(facts: Facts) -> tuple[str, str]:
@@ -232,10 +238,12 @@ def check_axis(facts: Facts) -> Finding | str | None:
     """Before training: the output of one example has a gradient at the inputs of others, though no edge joins them.
 
     As of a softmax, a mean, a normalization or an attention over the batch. The model is in evaluation mode, in which
-    batch normalization joins no examples.
+    batch normalization joins no examples. While training: a recurrent network or attention takes for time what
+    convolutions, or the rows of the output, take for the batch.
     """
     if not facts.is_preflight:
-        return "it takes a backward pass of its own: gatdiag.preflight makes one"
+        known = facts.signals.get("batch_axes")
+        return _read_along_batch(facts, known) if known else _NEEDS_PASS
     if isinstance(facts.mixing, str):
         return facts.mixing
     found = facts.mixing
@@ -251,4 +259,26 @@ def check_axis(facts: Facts) -> Finding | str | None:
         Evidence("share of the gradient at the inputs of other examples", found["share"]),
         threshold=f"Flagged above {threshold_text('mixed')}.",
         remedy=Remedy(f"# {fix}"),
+    )
+
+
+def _read_along_batch(facts: Facts, known: Mapping[str, Mapping[str, Any]]) -> Finding | None:
+    """Layers over sequences whose time is what other modules take for the batch, in each step that shows it."""
+    swapped = tuple(name for name, one in known.items() if one["swapped"] == one["steps"])
+    if not swapped or facts.state not in ("failing", "partly"):
+        return None
+    one = known[swapped[0]]
+    name, turned = short(swapped[0]), not one["batch_first"]
+    order = "[batch, length, features]" if one["batch_first"] else "[length, batch, features]"
+    return facts.finding(
+        "wrong-axis",
+        f"Layer {name} takes its inputs for {order}, here {one['batch']:,} sequences of {one['time']:,} time steps; by "
+        f"the rest of the model {one['time']:,} is the number of examples. It runs over the examples of a batch.",
+        Evidence("steps in which its time is what others take for the batch", one["swapped"], "steps"),
+        title="A sequence is read along the batch",
+        threshold="Flagged if it holds in all inspected steps in which the two lengths differ.",
+        layers=swapped,
+        severity="error" if facts.state == "failing" else "warning",
+        remedy=Remedy(f"batch_first={turned}  # of {join_names(map(short, swapped), 3)}; or transpose its inputs"),
+        falsified_by=f"The first axis of the inputs of {name} is {'examples' if one['batch_first'] else 'time'}.",
     )

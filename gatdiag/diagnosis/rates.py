@@ -11,6 +11,7 @@ from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import USUAL_EPS
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
+from gatdiag.diagnosis.training import STILL_FALLS
 from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
 
@@ -264,11 +265,18 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         Evidence("sum over all steps of norm of the step over norm of the weights", path),
         Evidence("overshoot of the first 30 steps, median", over),
         threshold=f"Flagged below {threshold_text('path', 'pace')}.",
-        severity=facts.severity if facts.step_count >= limit("sure") else "warning",
+        severity=_severity_of_slow(facts),
         steps=(0, facts.step_count - 1),
         remedy=fix,
         falsified_by=f"With {instead} the loss does not fall faster.",
     )
+
+
+def _severity_of_slow(facts: Facts) -> Severity:
+    """A note for a network that learns, though slowly."""
+    if facts.state == "partly" or facts.course.reason.endswith(STILL_FALLS):
+        return "note"
+    return facts.severity if facts.step_count >= limit("sure") else "warning"
 
 
 def _zero_rate(facts: Facts) -> Finding | None:

@@ -307,14 +307,20 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
     severity="warning",
     needs_training=True,
     is_independent=True,
-    limits={"inverted": Limit(0.3, "AUC; 0.5 without information, inverted labels 0 to 0.2")},
+    limits={"inverted": Limit(0.3, "AUC or accuracy; 0.5 without information, inverted labels 0 to 0.2")},
 )
 def check_inverted(facts: Facts) -> Finding | str | None:
-    """The loss falls and the AUC ends far below one half: labels of training and evaluation are opposite."""
-    logged = {name: logged_series(facts.run, name).dropna() for name in scores(facts.run).get("AUC", ())}
+    """The loss falls and the AUC ends far below one half: labels of training and evaluation are opposite.
+
+    Of two classes, the accuracy shows it, too, if the loss has fallen far: then outputs tell them apart.
+    """
+    names = [*scores(facts.run).get("AUC", ())]
+    if facts.class_count in (1, 2) and facts.state == "trained":
+        names += scores(facts.run).get("accuracy", ())
+    logged = {name: logged_series(facts.run, name).dropna() for name in names}
     ends = {name: median(values.to_numpy(float)[-3:]) for name, values in logged.items() if len(values)}
     if not ends:
-        return "no AUC was logged"
+        return "no AUC was logged, nor the accuracy of two classes in a training whose loss has fallen far"
     name = min(ends, key=ends.__getitem__)
     has_fallen = facts.last_loss < facts.first_loss and facts.state != "untrained"
     if not ends[name] < limit("inverted") or not has_fallen:

@@ -16,6 +16,7 @@ declare_limits(
         "failing": Limit(0.35, "less of it gone: not training; healthy runs 0.17 to 1, median 0.99; between: warnings"),
         "frozen": Limit(0.01, "sum of all steps over the weights' norm: what moved less did not learn"),
         "good-score": Limit(0.5, "of the way from chance to a perfect score; below 0.35 it is bad"),
+        "begun": Limit(0.1, "share of the loss of the best constant prediction that is gone: it has begun to learn"),
         "offset": Limit(0.01, "share of the first losses that is gone: with less, the loss may have an offset"),
         "losses": Limit(8, "logged losses: with fewer, their noise is not known"),
         "sigmas": Limit(5, "standard errors of the fall of a loss whose lowest value is not known"),
@@ -24,6 +25,9 @@ declare_limits(
 )
 
 _FIRST: Final = 3  # losses
+
+STILL_FALLS: Final = "it still falls, and far enough if it goes on for as many steps again: train longer"
+"""End of the reason for a training that fails so far."""
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -45,6 +49,7 @@ def judge_course(
     scores: Sequence[float] = (),
     is_open: bool = False,
     has_opponent: bool = False,
+    of_tokens: bool = False,
 ) -> Course:
     """Judge a training whose losses are finite.
 
@@ -60,7 +65,8 @@ def judge_course(
        then measures no error (as in policy gradients). A loss that fell further is unknown. With weights that moved by
        less than 1% in total, every such training is failing. Of a loss that compares outputs with each other
        (contrastive) less than 35% may be all that can go: it is failing below 5%, and between unknown. Of one that
-       another network works against nothing is known.
+       another network works against nothing is known, nor of one of tokens that is 5% below that of a constant, or
+       will be after as many steps at this pace.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 
@@ -71,6 +77,7 @@ def judge_course(
         path: Sum over all steps of ‖ΔW‖/‖W‖; NaN if it was not recorded.
         scores: Where logged scores are on the way from chance (0) to perfect (1), one for each split of the data.
         is_open: The lowest loss is not zero, nor known.
+        of_tokens: Targets are tokens of a text, whose entropy is the lowest loss, and not known.
         has_opponent: Another network is trained against this one, and the loss is about both.
 
     Example:
@@ -85,7 +92,7 @@ def judge_course(
         return Course("unknown", f"only {steps} {were} recorded, and {limit('steps'):g} are needed")
     if len(losses) == 1:
         return _with_scores(Course("unknown", "the loss was logged only once"), losses, scores)
-    course = _against_chance(losses, chance, path) if chance > 0 else _against_noise(losses, path)
+    course = _against_chance(losses, chance, path, of_tokens=of_tokens) if chance > 0 else _against_noise(losses, path)
     if has_opponent and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
     elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
@@ -102,12 +109,35 @@ def _with_scores(course: Course, losses: Floats, scores: Sequence[float]) -> Cou
     return course
 
 
-def _against_chance(losses: Floats, chance: float, path: float) -> Course:
+def _against_chance(losses: Floats, chance: float, path: float, *, of_tokens: bool) -> Course:
     first = float(np.median(_part(losses))) if path < limit("frozen") else float(losses[0])
     base, last = min(value for value in (first, chance) if value > 0), last_level(losses)
     gone = 1 - last / base
     state: State = "trained" if gone >= limit("trained") else "failing" if gone < limit("failing") else "partly"
-    return Course(state, f"{_moved(losses)}; that of the best constant prediction is {number(chance)}")
+    reason = f"{_moved(losses)}; that of the best constant prediction is {number(chance)}"
+    if state == "failing" and of_tokens and _falls_below(losses, chance):
+        return _unknown_lowest(losses)
+    is_early = state == "failing" and _still_falls(losses, base, begun=limit("begun"), goal=limit("failing"))
+    return Course(state, f"{reason}; {STILL_FALLS}" if is_early else reason)
+
+
+def _falls_below(losses: Floats, chance: float) -> bool:
+    """It is below that of a constant prediction, or will be after as many steps again."""
+    is_below = last_level(losses) <= (1 - limit("fall")) * chance
+    return is_below or _still_falls(losses, chance, begun=-math.inf, goal=limit("fall"))
+
+
+def _still_falls(losses: Floats, base: float, *, begun: float, goal: float) -> bool:
+    """Some of the base is gone, and at the pace of the last half enough would be gone after as many steps again."""
+    part = len(losses) // 5
+    if part < limit("losses"):
+        return False
+    middle, last = (float(np.median(losses[start : start + part])) for start in (len(losses) // 2, len(losses) - part))
+    error = 1.25 * noise(losses) * math.sqrt(2 / part)
+    steps = len(losses) - part / 2 - (len(losses) // 2 + part / 2)
+    later = last - (middle - last) / steps * len(losses)
+    is_clear = middle - last > limit("sigmas") * error and 1 - last / base > begun
+    return is_clear and 1 - later / base >= goal
 
 
 def _against_noise(losses: Floats, path: float) -> Course:

@@ -230,7 +230,8 @@ def check_attention(facts: Facts) -> Finding | str | None:
     is_first = bool({*saturated} & {*saturated_at_start(facts)})
     worst = max(saturated, key=peaks.__getitem__) if peaks else min(saturated, key=entropies.__getitem__)
     value = (peaks or entropies)[worst]
-    fresh = remedy.reinitialize_attention(facts, saturated)
+    # of all layers: scores that are as large may saturate less where a node has few neighbors, or rows few columns
+    fresh = remedy.reinitialize_attention(facts, [layer["name"] for layer in facts.layers])
     is_by_hand = worst in facts.signals.get("attention_peaks", {})
     rows, entry = ("rows", "entry") if is_by_hand else ("nodes", "neighbor")
     text = f"{percent(value)} of the {rows} give" if peaks else "Nodes give"

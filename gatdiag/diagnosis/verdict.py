@@ -10,6 +10,7 @@ from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLA
 from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
+from gatdiag.diagnosis.training import STILL_FALLS
 from gatdiag.diagnosis.wording import number, plain
 
 _HEALTHY: Final = {  # by state of the training
@@ -61,6 +62,9 @@ class Diagnosis:
         return first
 
     def _without_cause(self) -> Finding:
+        if self.reason.endswith(STILL_FALLS):
+            title = "It is too early to say whether it trains"
+            return Finding(UNDETERMINED, "note", title, _as_sentence(self.reason))
         if self.state == "failing":
             text = f"{_as_sentence(self.reason)} {_EXPERIMENT}"
             return Finding(UNEXPLAINED, "warning", "It does not train, and no check says why", text)

@@ -4,10 +4,18 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _SIZES: Final = 40  # inspections whose inputs or labels are kept
+_ROWS: Final = 64  # of an input, in an inspected step
+_MAX_KEPT: Final = 2**21  # entries of rows that are kept
+_COLUMNS: Final = (8, 4096)  # least and most entries of a row whose order is looked at
+_DISTINCT: Final = 0.25  # times their number: so many of its entries are different
+_KEPT: Final = 0.5  # share of the pairs of neighbors that stay neighbors: after flips, shifts and rotations 0.8 to 1
+_COMPARED: Final = 100  # rows of an input that came again
 
 
 class DataFacts:
@@ -20,6 +28,8 @@ class DataFacts:
         self._labels: dict[int, list[int]] = {}  # step -> number of rows of each class
         self._span: tuple[int, int] | None = None  # nodes of the last convolution, and what its edges need
         self._graphs: dict[str, int] = {}
+        self._rows: dict[str, dict[bytes, Tensor]] = {}  # input -> its rows by their sorted entries
+        self._orders: dict[str, dict[str, int]] = {}
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -36,6 +46,24 @@ class DataFacts:
         if len(sizes) >= _SIZES:
             sizes.pop(_SIZES // 2)
         sizes.append((step, float(size)))
+
+    def note_rows(self, name: str, x: Tensor) -> None:
+        """Note rows that were there before with the same entries, and how many of them have these in another order."""
+        found = self._orders.setdefault(name, {"repeated": 0, "permuted": 0})
+        size = x[0].numel()
+        if not _COLUMNS[0] <= size <= _COLUMNS[1] or found["repeated"] >= _COMPARED:
+            return
+        rows = x.detach()[:: max(1, -(-len(x) // _ROWS))].float().cpu()
+        ordered = rows.flatten(1).sort(1).values
+        is_telling = ((ordered.diff(dim=1) > 0).sum(1) >= _DISTINCT * size) & ordered.isfinite().all(1)
+        known = self._rows.setdefault(name, {})
+        for row, entries in zip(rows[is_telling], ordered[is_telling], strict=True):
+            key = entries.numpy().tobytes()
+            if key in known:
+                found["repeated"] += 1
+                found["permuted"] += is_permuted(known[key], row)
+            elif sum(map(len, self._rows.values())) * size < _MAX_KEPT:
+                known[key] = row.clone()
 
     # --- graphs -------------------------------------------------------------------------------------------------------
 
@@ -87,7 +115,38 @@ class DataFacts:
             for name, found in self._sizes.items()
         }
         labels = [{"step": step, "counts": counts} for step, counts in self._labels.items()]
-        return {"input_sizes": sizes, "graphs": self._graphs, "batch_labels": labels}
+        return {"input_sizes": sizes, "graphs": self._graphs, "batch_labels": labels, "input_orders": self._orders}
+
+
+def is_permuted(example: Tensor, other: Tensor) -> bool:
+    """Whether an example holds the entries of another in an order that keeps no neighbors.
+
+    Flips, shifts and rotations keep them, and permutations along one axis keep those along another.
+
+    Example:
+        >>> row = torch.tensor([3.0, 1.0, 4.0, 1.5, 9.0, 2.0])
+        >>> is_permuted(row, row.flip(0)), is_permuted(row, row[torch.tensor([2, 0, 5, 3, 1, 4])])
+        (False, True)
+    """
+    pairs = [(_neighbors(example, axis), _neighbors(other, axis)) for axis in range(example.dim())]
+    every = (np.concatenate([one for one, _ in pairs]), np.concatenate([one for _, one in pairs]))
+    return max(_shared(*of_axis) for of_axis in [every, *pairs]) < _KEPT
+
+
+def _neighbors(example: Tensor, axis: int) -> NDArray[np.int64]:
+    """A number for each pair of neighbors along an axis whose entries differ, whatever their order."""
+    entries = example.contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    length = example.shape[axis] - 1
+    one, next_one = entries.narrow(axis, 0, length).flatten(), entries.narrow(axis, 1, length).flatten()
+    low, high = torch.minimum(one, next_one), torch.maximum(one, next_one)
+    return ((low << 31) ^ high)[low != high].numpy()
+
+
+def _shared(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """Share of the entries of one that are in the other, each as often; 0 of none."""
+    (values, counts), (others, of_others) = (np.unique(each, return_counts=True) for each in (one, other))
+    _, here, there = np.intersect1d(values, others, assume_unique=True, return_indices=True)
+    return float(np.minimum(counts[here], of_others[there]).sum()) / max(1, len(one))
 
 
 def sizes_of_graphs(vector: Tensor, nodes: int) -> Tensor | None:

@@ -23,11 +23,19 @@ from gatdiag.laws.mixing import Mixing
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.names import is_of_relation
 from gatdiag.recorder import criterion
+from gatdiag.recorder.axes import BatchAxes
 from gatdiag.recorder.batches import Batches
 from gatdiag.recorder.data import DataFacts
 from gatdiag.recorder.evaluation import Evaluations
 from gatdiag.recorder.loop import LoopFacts
-from gatdiag.recorder.loss_graph import compares_outputs, count_weights, describe_loss, follow_slope, is_linear_chain
+from gatdiag.recorder.loss_graph import (
+    compares_outputs,
+    count_weights,
+    describe_loss,
+    follow_slope,
+    has_divergence,
+    is_linear_chain,
+)
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
@@ -40,7 +48,7 @@ from gatdiag.recorder.messages import (
     weight_statistics,
 )
 from gatdiag.recorder.normalization import BatchNorms
-from gatdiag.recorder.outputs import row_spread, unreachable_targets
+from gatdiag.recorder.outputs import latent_size, row_spread, unreachable_targets
 from gatdiag.recorder.precision import PrecisionFacts
 from gatdiag.recorder.recurrence import Recurrence
 from gatdiag.recorder.samples import FlatParameters, Sample
@@ -126,6 +134,9 @@ class Inspection:
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
         self._other_nodes: list[Any] = []  # that computed what else the model returned
         self._compares = False  # the loss compares outputs with each other
+        self._axes = BatchAxes()
+        self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
+        self._has_divergence = False  # the loss holds the exponential of it
         self._loss_weights = 0  # matrices of another network between outputs and loss
         self._loss = math.nan  # of the running backward pass
         self._first_rows: dict[str, float] = {}  # how much the rows of the first output differ
@@ -148,6 +159,7 @@ class Inspection:
     def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
         self._note_kind(layer, module, inputs)
+        self._axes.note_layer(layer, module, inputs)
         self._inspect_edges(layer, module, inputs)
         self._layers_at = self._step
         if not self._inputs and not self._first_inputs:
@@ -248,7 +260,10 @@ class Inspection:
             self._output_nodes.append(o.grad_fn)
         if self.is_due:
             self._precision.on_activations([o])
-            self._other_nodes += [x.grad_fn for _, x in named_tensors(output) if x.grad_fn is not None]
+            others = [x for _, x in named_tensors(output) if x.grad_fn is not None]
+            self._other_nodes += [x.grad_fn for x in others]
+            self._has_changed |= self._axes.note_output(o)
+            _call_on_host(self._note_latents, *(x.detach() for x in others if x is not o))
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
             _call_on_host(self._note_output, rows, operation, is_over_rows)
@@ -265,6 +280,7 @@ class Inspection:
                 self._data.note_input(name, x)
                 size = x.detach().norm(dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
                 _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()))
+                self._data.note_rows(name, x)
         self._data.note_graphs([x for _, x in inputs])
         self._has_changed = True
 
@@ -278,6 +294,10 @@ class Inspection:
         """Called after a batch normalization in training."""
         self._batch_norms.note(name, module, first_tensor(inputs), _call_on_host)
         self._has_changed = True
+
+    def _note_latents(self, *latents: Tensor) -> None:
+        if size := latent_size(latents):
+            self._latents = {"first": size, **self._latents, "last": size}
 
     def _note_output(self, o: Tensor, last_operation: str, softmax_over_rows: bool) -> None:
         if found := criterion.output_statistics(o):
@@ -359,6 +379,8 @@ class Inspection:
         self._has_changed, self._loss = True, float(losses[0].detach())
         found = describe_loss(losses[0], nodes)
         self._compares = self._compares or compares_outputs(losses[0], {*nodes, *others})
+        latents = {*others} - {*nodes}
+        self._has_divergence = self._has_divergence or has_divergence(losses[0], latents, nodes)
         own = {id(parameter) for parameter in self._model.parameters()}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         if is_broken:
@@ -516,6 +538,7 @@ class Inspection:
         self._step, self._record = step, record
         self._output_nodes, self._other_nodes, self._first_inputs, self._reached = [], [], [], None
         self._data.start_step()
+        self._axes.start_step()
         self._batches.start_step(is_recorded=record is not None)
         if record is not None:
             self.is_due = record in _INSPECTED or record % _INSPECT_EVERY == 0
@@ -540,11 +563,13 @@ class Inspection:
         of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end,
-                "compares_outputs": self._compares, "loss_weights": self._loss_weights}  # fmt: skip
+                "compares_outputs": self._compares, "loss_weights": self._loss_weights,
+                "latents": {**self._latents, "has_divergence": self._has_divergence}}  # fmt: skip
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        measured = {**self._modules, **self._precision.as_meta(), **self._mixing, **self._recurrence.as_meta()}
+        of_time = {**self._recurrence.as_meta(), **self._axes.as_meta()}
+        measured = {**self._modules, **self._precision.as_meta(), **self._mixing, **of_time}
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}
         return {"inputs": self._inputs, **self._arguments, "output": output, **facts, "loop": self._loop.as_meta()}
 

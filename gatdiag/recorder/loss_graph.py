@@ -25,7 +25,8 @@ _SUMS: Final = frozenset({
 })  # fmt: skip
 _PRODUCTS: Final = ("Addmm", "Mm", "Convolution")
 _PROBABILITIES: Final = ("Sigmoid", "Softmax", "LogSoftmax", "LogSigmoid")
-_COMPARING: Final = (*_WITH_TARGET, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot", "Cdist", "EuclideanDist")
+_DISTANCES: Final = ("Cdist", "EuclideanDist")  # of all rows of one matrix to all of another, or of the same
+_COMPARING: Final = (*_WITH_TARGET, *_DISTANCES, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot")
 
 
 def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
@@ -77,6 +78,8 @@ def compares_outputs(loss: Tensor, outputs: Collection[Any]) -> bool:
         >>> out = torch.ones(3, 2, requires_grad=True) * 2
         >>> compares_outputs((out[[0, 1]] - out[[1, 2]]).square().sum(), {out.grad_fn})
         True
+        >>> compares_outputs((out[:, None] - out[None, :]).square().sum(), {out.grad_fn})
+        True
         >>> compares_outputs((out - 1).square().mean() * out.sigmoid().mean(), {out.grad_fn})
         False
     """
@@ -105,6 +108,25 @@ def count_weights(loss: Tensor, outputs: Collection[Any], own: Collection[int]) 
     return len({id(leaf) for leaf in leaves if leaf.dim() > 1 and id(leaf) not in own})
 
 
+def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[Any]) -> bool:
+    """Whether a loss holds the exponential of something else that the model returned, as of a log-variance.
+
+    Args:
+        loss: What `backward()` was called on.
+        latents: The nodes that computed what else the model returned.
+        outputs: Those that computed its output.
+
+    Example:
+        >>> hidden = torch.ones(3, 2, requires_grad=True)
+        >>> log_variance, out = hidden * 2, hidden.sum(1)
+        >>> has_divergence(out.mean() + log_variance.exp().mean(), {log_variance.grad_fn}, {out.grad_fn})
+        True
+    """
+    ends = {*latents, *outputs}
+    powers = (node for node in _nodes(loss.grad_fn, ends) if operation_name(node) == "Exp")
+    return any(not {*latents}.isdisjoint(_nodes(node, ends)) for node in powers)
+
+
 def _joins_rows(node: Any, known: Collection[Any], outputs: Collection[Any]) -> bool:
     """Whether two inputs of an operation come from different outputs, or from different rows of one."""
     behind = [{*_nodes(one, outputs)} & {*known} for one, _ in node.next_functions if one is not None]
@@ -112,20 +134,24 @@ def _joins_rows(node: Any, known: Collection[Any], outputs: Collection[Any]) -> 
         return False
     one, other = behind[:2]
     ends = [each & {*outputs} for each in (one, other)]
-    return ends[0].isdisjoint(ends[1]) or any(map(_takes_rows, one ^ other))
+    is_of_all = operation_name(node).startswith(_DISTANCES)
+    return is_of_all or ends[0].isdisjoint(ends[1]) or any(map(_takes_rows, one ^ other))
 
 
 def _takes_rows(node: Any) -> bool:
-    """Whether an operation takes some rows of a matrix, some entries of a vector, or transposes."""
+    """Whether an operation takes some rows of a matrix, some entries of a vector, transposes, or repeats a matrix.
+
+    By a new dimension before the last, z[:, None] - z[None, :], the rows of a matrix are broadcast against each other.
+    """
     name, following = operation_name(node), node.next_functions[0][0] if node.next_functions else None
     if name in ("T", "Transpose", "Permute"):
         return True
-    if name not in ("Index", "IndexSelect", "Slice", "Split", "Roll") or following is None:
+    if name not in ("Index", "IndexSelect", "Slice", "Split", "Roll", "Unsqueeze") or following is None:
         return False
     taken, given = _shapes(node), _shapes(following)
-    if not taken or not given or len(taken[0]) != len(given[0]):
+    if not taken or not given or len(taken[0]) != len(given[0]) + (name == "Unsqueeze"):
         return False
-    return len(taken[0]) == 1 or taken[0][-1] == given[0][-1]
+    return len(taken[0]) == 1 or (len(given[0]) > 1 and taken[0][-1] == given[0][-1])
 
 
 def operation_name(node: Any) -> str:

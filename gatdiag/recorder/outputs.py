@@ -7,20 +7,12 @@ from typing import Final
 from torch import Tensor
 
 from gatdiag.metrics.smoothing import as_rows
+from gatdiag.operations import RANGES
 
 _MIN_ROWS: Final = 3
 _EXACT: Final = 1e-3  # relative, of a slope that shows the kind of error
 _MARGIN: Final = 0.01  # of the spread of the targets
 _AT_BOUND: Final = 0.1  # share of the entries whose gradient is the largest: an absolute error
-_RANGES: Final = {  # last operation of a model -> the values that it can return
-    "Relu": (0.0, math.inf),
-    "Softplus": (0.0, math.inf),
-    "Exp": (0.0, math.inf),
-    "Sigmoid": (0.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Hardtanh": (-1.0, 1.0),
-}
 
 
 def row_spread(o: Tensor) -> dict[str, float]:
@@ -47,6 +39,21 @@ def row_spread(o: Tensor) -> dict[str, float]:
     return found
 
 
+def latent_size(latents: Sequence[Tensor]) -> dict[str, float]:
+    """Of what a model returns beside its output, one row for each example.
+
+    Returns:
+        "size": the root mean square of all entries; "spread": that of their distance from the mean row, in the tensor
+        whose rows differ most; empty if there is nothing of the kind.
+    """
+    rows = [as_rows(x).double() for x in latents if x.dim() > 1 and x.numel() and x.is_floating_point()]
+    rows = [x for x in rows if len(x) >= _MIN_ROWS and bool(x.isfinite().all())]
+    if not rows:
+        return {}
+    size = sum(float(x.square().sum()) for x in rows) / sum(x.numel() for x in rows)
+    return {"size": math.sqrt(size), "spread": max(float((x - x.mean(0)).square().mean().sqrt()) for x in rows)}
+
+
 def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
     """Share of the targets that the last operation of the model cannot return.
 
@@ -70,12 +77,12 @@ def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str
         0.333
     """
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
-    if operation not in _RANGES or not bool(g.any()) or not loss > 0:
+    if operation not in RANGES or not bool(g.any()) or not loss > 0:
         return None
     each = [1 / count for count in _counts(g)]
     slope = float(g.square().sum()) / (2 * loss)
     if _is_one_of(slope, [*each, *(2 * one for one in each)]):
-        y, (low, high) = o - g / slope, _RANGES[operation]
+        y, (low, high) = o - g / slope, RANGES[operation]
         margin = _MARGIN * float(y.std())
         return float(((y < low - margin) | (y > high + margin)).double().mean())
     size = g.abs()

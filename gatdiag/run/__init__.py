@@ -66,7 +66,9 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         "compares_outputs" (with each other, by the loss), "loss_weights" (matrices of another network
                         between output and loss), "relations" (kinds of edges that a layer has
                         weights for, and those that there are), "recurrence" (gradient of the first over that of the
-                        last of many runs of a layer in a pass)}, of which any may be missing
+                        last of many runs of a layer in a pass), "batch_axes" (of layers over sequences), "latents"
+                        (size of what the model returns beside its output), "input_orders" (rows that came again, and
+                        those in another order)}, of which any may be missing
     notes               [text]: what could not be recorded, and why
     resumed_at          [step]: the steps at which it was resumed
 

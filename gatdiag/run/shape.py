@@ -73,6 +73,12 @@ _SIGNALS: Final = {
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),
     "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rewritten": int}},
+    "input_orders?": {"*": dict.fromkeys(("repeated", "permuted"), int)},
+    "batch_axes?": {"*": {**dict.fromkeys(("batch", "time", "steps", "swapped"), int), "batch_first": bool}},
+    "latents?": {
+        "has_divergence?": bool,
+        **dict.fromkeys(("first?", "last?"), dict.fromkeys(("size", "spread"), float)),
+    },
     "graphs?": dict.fromkeys(("batches?", "within_first?", "graphs?", "largest?", "nodes?", "needed?"), int),
     "batch_labels?": [{"step": int, "counts": [int]}],
     "class_weights?": {"weights?": [_NUMBER], "rows?": [_NUMBER]},

@@ -238,6 +238,9 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     "input-changes": (
         row({"data": "shrunk in each step"}, layer="graph", depth=3, graph="small world", **by("SGD", 0.01)),
     ),
+    "input-permuted": (
+        row({"data": "columns permuted in each step"}, layer="tag", depth=3, graph="grid", optimizer="RMSprop"),
+    ),
     "input-edges-rearranged": (
         row({"edges": "pairs reshaped"}, layer="gat-4", depth=3, graph="tree", **by("SGD", 0.1)),
     ),

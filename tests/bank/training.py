@@ -315,6 +315,7 @@ DATA: Final[Mapping[str, Callable[[Task, int, torch.Generator], Examples | None]
     "sorted by class": _sort_by_class,
     "shrunk in each step": _change_inputs(lambda x: x.mul_(0.8)),
     "grown in each step": _change_inputs(lambda x: x.mul_(1.1)),
+    "columns permuted in each step": _change_inputs(lambda x: x.copy_(x[:, torch.randperm(x.shape[1])])),
     "evaluated as they came": lambda task, step, generator: None,
 }
 """Name -> what the loop does to the data before a step; it may return the batch (task, step, generator)."""

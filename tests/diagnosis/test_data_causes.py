@@ -204,7 +204,20 @@ def graphs_not_joined(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+def permuted_anew(is_faulty):
+    """In the repaired training rows come again with their entries in reverse, as flipped pictures do."""
+    x, y = data()
+    model = mlp()
+
+    def loss_of(step):
+        columns = torch.randperm(8) if is_faulty else torch.arange(8).roll(step // 2 % 2)
+        return F.cross_entropy(model(x[:, columns if is_faulty or step % 2 else columns.flip(0)]), y)
+
+    return model, loss_of, lambda step: {}
+
+
 CASES = {
+    permuted_anew: ("input-permuted", {}),
     slow_statistics: ("normalization-statistics", {}),
     two_domains: ("normalization-statistics", {"steps": 100}),
     two_rows: ("normalization-statistics", {"steps": 120}),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch_geometric.nn import DenseGCNConv, DenseSAGEConv, dense_diff_pool
 
 import gatdiag
 from gatdiag.diagnosis import diagnose
@@ -102,6 +103,41 @@ def test_the_clusters_of_a_pooling_are_not_compared_with_nodes(tmp_path, rows, s
     run = build(tmp_path / "run", **layers(**ALIKE), signals=signals)
     assert ("depth-oversmoothing" in codes(run)) == smooths
     assert len(Facts(run).node_layers) == (5 if smooths else 3)
+
+
+class Pooling(nn.Module):
+    """Two poolings of one graph, the last to one cluster, whose assignment has no gradient."""
+
+    def __init__(self, convolution):
+        super().__init__()
+        sizes = ((8, 6), (8, 16), (16, 1), (16, 16), (16, 16))
+        self.convolutions = nn.ModuleList(convolution(*size) for size in sizes)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x, adjacency):
+        assign, embed, merge, embed_clusters, after = self.convolutions
+        hidden, joined, link, entropy = dense_diff_pool(embed(x, adjacency).relu(), adjacency, assign(x, adjacency))
+        of_clusters = embed_clusters(hidden, joined).relu()
+        pooled, joined, *others = dense_diff_pool(of_clusters, joined, merge(hidden, joined))
+        return self.last(after(pooled, joined).relu().mean(1)), link + entropy + sum(others)
+
+
+@pytest.mark.parametrize("convolution", [DenseGCNConv, DenseSAGEConv])
+def test_one_graph_per_batch_is_pooled_to_one_cluster_without_blame(tmp_path, convolution):
+    torch.manual_seed(0)
+    model = Pooling(convolution)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for step in range(60):
+            links = (torch.rand(1, 18, 18) < 0.3).float()
+            x = torch.randn(1, 18, 8) + step % 2
+            out, others = model(x, (links + links.mT).clamp(max=1))
+            loss = F.cross_entropy(out, torch.tensor([step % 2])) + others
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss.item())
+    assert not {"dead-units", "rank-collapse"} & {*codes(gatdiag.load(tmp_path / "run"))}
 
 
 # --- what grows from layer to layer, and from run to run --------------------------------------------------------------

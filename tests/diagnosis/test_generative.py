@@ -1,5 +1,6 @@
 """Causes in contrastive, generative, recurrent and relational training, each beside the same training without it."""
 
+import copy
 import math
 
 import pytest
@@ -22,8 +23,8 @@ def blobs(rows=128):
     return 1.5 * torch.randn(4, 16)[y] + torch.randn(rows, 16), y
 
 
-def noisy(x):
-    return x + 0.3 * torch.randn_like(x)
+def noisy(x, size=0.3):
+    return x + size * torch.randn_like(x)
 
 
 def auc(scores, y):
@@ -93,6 +94,86 @@ def without_stopped_gradient(is_faulty):
     return model, loss_of
 
 
+def hardest_triplets(rows):
+    """All distances become zero; in the repaired training, those to all rows of other classes count, not the nearest.
+
+    Args:
+        rows: The distances between all rows of a matrix.
+    """
+
+    def collapse_at_margin(is_faulty):
+        (x, y), model = blobs(), nn.Sequential(nn.Linear(16, 64), nn.ReLU(), *mlp(64))
+        x, same = x + 6 * torch.randn_like(x), y[:, None] == y[None, :]
+
+        def loss_of():
+            far = rows(model(x))
+            if not is_faulty:
+                return (
+                    (far * same).sum(1).div(same.sum(1)).sub((far * ~same).sum(1) / (~same).sum(1)).add(1).relu().mean()
+                )
+            return ((far * same).amax(1) - (far + 1e9 * same).amin(1) + 0.5).relu().mean()
+
+        return model, loss_of
+
+    return collapse_at_margin
+
+
+def by_broadcasting(z):
+    return (z[:, None] - z[None, :]).square().sum(-1).clamp(min=1e-12).sqrt()
+
+
+class Autoencoder(nn.Module):
+    """An encoder of a distribution, and a decoder of what is drawn from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = mlp(32, 8), mlp(4, 32)
+
+    def forward(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        return self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()), mean, log_variance
+
+
+def averaged_errors(is_faulty):
+    """Errors are averaged over all columns, and outweighed by the divergence."""
+    x, model = 0.2 * torch.randn(200, 2) @ torch.randn(2, 32), Autoencoder()
+
+    def loss_of():
+        out, mean, log_variance = model(x)
+        divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
+        errors = (out - x).square()
+        return errors.mean() + divergence.mean() if is_faulty else errors.sum(1).mean() + divergence.sum(1).mean()
+
+    return model, loss_of
+
+
+class Online(nn.Module):
+    """An encoder, and a predictor of what another encoder makes of the other view."""
+
+    def __init__(self, has_predictor):
+        super().__init__()
+        self.encoder, self.predictor = mlp(out=16), mlp(out=16) if has_predictor else nn.Identity()
+
+    def forward(self, x):
+        return self.predictor(self.encoder(x))
+
+
+def average_as_target(is_faulty):
+    """Targets are made by an average of the network; in the repaired training they are those of a fixed network."""
+    (x, _), model = blobs(), Online(has_predictor=not is_faulty)
+    target = copy.deepcopy(model)
+
+    def loss_of():
+        with torch.no_grad():
+            if is_faulty:
+                for average, weight in zip(target.parameters(), model.parameters(), strict=True):
+                    average.lerp_(weight, 0.5)
+            wanted = target.encoder(noisy(x, 2.0))
+        return 2 - 2 * F.cosine_similarity(model(noisy(x, 2.0)), wanted).mean()
+
+    return model, loss_of
+
+
 # --- targets ----------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +191,17 @@ def inverted_pairs(is_faulty):
         return F.binary_cross_entropy_with_logits(scores, 1 - greater if is_faulty else greater)
 
     return model, loss_of, lambda: {"val_auc": auc(*pairs())}
+
+
+def hinge(is_faulty):
+    """Labels of a loss with a margin are inverted; the accuracy is that of the sign."""
+    x, model = torch.randn(200, 16), mlp(out=1)
+    y = (x[:, :1] > 0).float() * 2 - 1
+
+    def loss_of():
+        return (1 - model(x) * (-y if is_faulty else y)).relu().mean()
+
+    return model, loss_of, lambda: {"train_accuracy": (model(x).sign() == y).float().mean().item()}
 
 
 def regression(last, loss=F.mse_loss):
@@ -163,10 +255,63 @@ def recall(kind, *, long, short=4, gain=0.0):
     return remember_over_time
 
 
+class Reader(nn.Module):
+    """A layer over sequences, whose last state is classified."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.last = layer, nn.Linear(16, 4)
+
+    def forward(self, x):
+        if isinstance(self.layer, nn.RNNBase):
+            return self.last(self.layer(x)[0][:, -1])
+        return self.last((x + self.layer(x, x, x)[0])[:, -1])
+
+
+def along_the_batch(kind):
+    """What was seen in the first time step is asked for; the layer takes the batch for time."""
+
+    def read_along_the_batch(is_faulty):
+        model = Reader(kind(batch_first=not is_faulty))
+
+        def loss_of():
+            y = torch.randint(4, (32,))
+            x = 0.1 * torch.randn(32, 6, 16)
+            x[:, 0, :4] += F.one_hot(y, 4)
+            return F.cross_entropy(model(x), y)
+
+        return model, loss_of
+
+    return read_along_the_batch
+
+
+def padded_behind(is_faulty):
+    """A word decides, which is followed by padding; in the repaired training the padding is in front."""
+    model = Reader(nn.LSTM(16, 16, batch_first=True))
+    words = nn.Embedding(10, 16)
+    model = nn.Sequential(words, model)
+    y = torch.arange(64) % 4
+    text = torch.zeros(64, 90, dtype=torch.long)
+    text[:, 0 if is_faulty else -1] = 1 + y
+    return model, lambda: F.cross_entropy(model(text), y)
+
+
 CASES = {
+    "nearest of other classes": (hardest_triplets(by_broadcasting), "representation-collapse", {"lr": 0.05}),
+    "nearest, by cdist": (hardest_triplets(lambda z: torch.cdist(z, z)), "representation-collapse", {"lr": 0.05}),
+    "averaged errors": (averaged_errors, "posterior-collapse", {"lr": 0.003, "steps": 300}),
+    "LSTM along the batch": (along_the_batch(lambda **o: nn.LSTM(16, 16, **o)), "wrong-axis", {"steps": 60}),
+    "attention along the batch": (
+        along_the_batch(lambda **o: nn.MultiheadAttention(16, 1, **o)),
+        "wrong-axis",
+        {"steps": 60},
+    ),
+    "padded behind": (padded_behind, "depth-vanishing-gradient", {"steps": 60, "lr": 0.003}),
     "without negatives": (without_negatives, "representation-collapse", {}),
     "two views": (two_views, "representation-collapse", {}),
     "without a stopped gradient": (without_stopped_gradient, "representation-collapse", {}),
+    "an average as target": (average_as_target, "representation-collapse", {"steps": 300}),
+    "inverted hinge": (hinge, "labels-inverted", {}),
     "inverted pairs": (inverted_pairs, "labels-inverted", {}),
     "ReLU": (regression(nn.ReLU), "output-out-of-range", {}),
     "sigmoid": (regression(nn.Sigmoid), "output-out-of-range", {}),

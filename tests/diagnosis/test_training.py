@@ -15,6 +15,7 @@ def normal(seed, size):
     return size * np.random.default_rng(seed).normal(size=len(STEPS))
 
 
+TOKENS = {"of_tokens": True, "path": 1.0}
 KINDS = {  # curve of a seed, other arguments, the state
     "frozen policy": (lambda seed: normal(seed, 0.05), {"path": 2e-10}, "failing"),
     "moving policy": (lambda seed: normal(seed, 0.05), {"path": 1.0}, "unknown"),
@@ -29,6 +30,9 @@ KINDS = {  # curve of a seed, other arguments, the state
     "below zero": (lambda seed: -1000 + 2 * EXPONENTIAL + normal(seed, 0.1), {"path": 1.0}, "unknown"),
     "link prediction": (lambda seed: 1.2 + 0.2 * EXPONENTIAL, {"path": 1.0, "scores": (0.86,)}, "partly"),
     "bad scores": (lambda seed: -EXPONENTIAL[::-1], {"path": 1.0, "scores": (0.1, 0.2)}, "failing"),
+    "language": (lambda seed: 2.9 + 1.5 * EXPONENTIAL + normal(seed, 0.05), {"chance": 3.3, **TOKENS}, "unknown"),
+    "language, slowly": (lambda seed: 4.6 - STEPS / 170 + normal(seed, 0.05), {"chance": 3.3, **TOKENS}, "unknown"),
+    "frequencies": (lambda seed: 3.3 + 1.3 * EXPONENTIAL + normal(seed, 0.05), {"chance": 3.3, **TOKENS}, "failing"),
     "memorized": (lambda seed: 1.4 * EXPONENTIAL + 1e-6, {"chance": 1.4, "scores": (0.1,)}, "trained"),
 }
 
@@ -37,6 +41,15 @@ KINDS = {  # curve of a seed, other arguments, the state
 def test_all_runs_of_a_kind_have_one_state(kind):
     curve, given, state = KINDS[kind]
     assert {judge_course(curve(seed), len(STEPS), **given).state for seed in range(100)} == {state}
+
+
+@pytest.mark.parametrize(("pace", "is_early"), [(0.0005, False), (0.001, True)])  # 28 and 56 % after 400 steps
+def test_a_loss_that_falls_fast_enough_is_too_early_to_judge(tmp_path, pace, is_early):
+    logged = {"loss": 0.69 - pace * STEPS + normal(0, 0.005), "val_accuracy": np.full(200, 0.35)}
+    diagnosis = diagnose(build(tmp_path / "run", logged=logged))
+    assert diagnosis.state == "failing"
+    assert diagnosis.verdict.code == ("undetermined" if is_early else "unexplained")
+    assert ("train longer" in diagnosis.verdict.text) == is_early
 
 
 @pytest.mark.parametrize("losses", [[], [3.0], np.linspace(-1, -2, 7)])

@@ -75,7 +75,7 @@ def ages_as_they_are(is_faulty: bool) -> Rebuilt:
     "https://github.com/tkipf/gcn/issues/130",
     "The graph is fully connected, so that each node is given the mean of all (explained in pytorch_geometric#679); "
     "a network without edges does better.",
-    right="depth-oversmoothing rank-collapse input-constant",
+    right="input-complete-graph depth-oversmoothing rank-collapse input-constant",
 )
 def all_nodes_linked(is_faulty: bool) -> Rebuilt:
     """Scores of the nodes of one graph, in which all are linked."""

@@ -66,6 +66,7 @@ def background_only(is_faulty: bool) -> Rebuilt:
 @report(
     "https://github.com/happynear/NormFace/issues/4",
     "The data are sorted by class and not shuffled: a batch holds one class, and all outputs go there.",
+    right="batches-sorted",
 )
 def batches_of_one_class(is_faulty: bool) -> Rebuilt:
     """Classes of points."""
@@ -88,6 +89,7 @@ def batches_of_one_class(is_faulty: bool) -> Rebuilt:
 @report(
     "https://github.com/aimagelab/mammoth/issues/38",
     "The permutation of the pixels is drawn anew instead of once, so that no pixel keeps its meaning.",
+    right="input-permuted",
 )
 def fresh_permutations(is_faulty: bool) -> Rebuilt:
     """Classes of pictures whose pixels are permuted."""
@@ -205,7 +207,7 @@ def squared_distances_of_twins(is_faulty: bool) -> Rebuilt:
 @report(
     "https://github.com/omoindrot/tensorflow-triplet-loss/issues/38",
     "The distances drop to zero and the loss stays at the margin: the rate is too large for the hardest triplets.",
-    right="lr-too-large rank-collapse",
+    right="lr-too-large rank-collapse representation-collapse",
     near="dead-units",
 )
 def triplets_at_margin(is_faulty: bool) -> Rebuilt:
@@ -232,6 +234,7 @@ def triplets_at_margin(is_faulty: bool) -> Rebuilt:
     "https://github.com/AppliedDataSciencePartners/WorldModels/issues/12",
     "Squared errors are averaged over all pixels, the divergence over the few latent numbers: this part wins, and the "
     "posterior is the prior for all pictures.",
+    right="posterior-collapse",
 )
 def posterior_collapse(is_faulty: bool) -> Rebuilt:
     """A variational autoencoder of faint pictures."""
@@ -439,7 +442,7 @@ def evaluation_inside_epoch(is_faulty: bool) -> Rebuilt:
     "https://github.com/Lightning-AI/pytorch-lightning/issues/18570",
     "A linear schedule is given the number of epochs as its number of steps, and makes a step with each batch: the "
     "rate is zero from then on.",
-    right="lr-too-small",
+    right="lr-decays-too-fast lr-too-small",
 )
 def schedule_counted_in_epochs(is_faulty: bool) -> Rebuilt:
     """Classes of points."""
@@ -539,6 +542,7 @@ def detached_fakes(is_faulty: bool) -> Rebuilt:
     "https://github.com/chemprop/chemprop/issues/607",
     "Running statistics start at 0 and 1 and follow slowly: after few batches, validation normalizes otherwise than "
     "training, and its loss is far higher.",
+    right="normalization-statistics",
     held_out=True,
 )
 def statistics_lag_behind(is_faulty: bool) -> Rebuilt:

@@ -20,6 +20,7 @@ from tests.bank.public.reports import (
     "https://discuss.pytorch.org/t/lstm-change-batch-first-true-loss-does-not-decrease/62364",
     "The LSTM after the convolutions was changed to batch_first=True, but is still given time first: it runs over the "
     "examples of a batch.",
+    right="wrong-axis",
     near="output-softmax-over-nodes",
 )
 def batch_read_as_time(is_faulty: bool) -> Rebuilt:
@@ -156,6 +157,7 @@ def padded_examples(is_faulty: bool) -> Rebuilt:
 @report(
     "https://github.com/alex-matton/causal-transformer-decoder/issues/1",
     "The decoder is trained without a causal mask: each position sees the token that it is to predict.",
+    right="target-leakage",
     near="overfitting",
     held_out=True,
 )

@@ -107,7 +107,8 @@ class Finding:
     def details(self) -> Iterator[tuple[Part, str]]:
         """Yield lines with the code to paste, the evidence and what would falsify the finding."""
         if self.remedy:
-            yield "heading", "  to paste:"
+            after = ", after `import gatdiag`" if "gatdiag." in self.remedy else ""
+            yield "heading", f"  to paste{after}:"
             yield from (("code", f"    {line}") for line in self.remedy.splitlines())
         first, *more = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence] or [""]
         if first:

@@ -246,7 +246,8 @@ def _join_loops(codes: Sequence[str]) -> str:
 def _initialize(scheme: str, inputs: Sequence[str] = ()) -> str:
     given = f", {', '.join(inputs)}" if inputs else ""
     zero = "" if scheme.startswith("balanced") else "; this also sets biases to zero"
-    return f'gatdiag.remedies.initialize_(model, "{scheme}"{given})  # before training{zero}'
+    of = f"; {', '.join(inputs)}: its inputs" if inputs else ""
+    return f'gatdiag.remedies.initialize_(model, "{scheme}"{given})  # before training{zero}{of}'
 
 
 def _draw(parameters: Sequence[str], vectors: Sequence[str] = ()) -> str:

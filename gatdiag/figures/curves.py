@@ -117,8 +117,8 @@ def _height(table: pd.DataFrame, width: float) -> float:
 TRAINING_CURVES = Figure(
     name="training_curves",
     title="Learning curves: loss, scores and gradient norm",
-    caption="Every logged loss, every logged score (accuracy, AUC, F1, ...) with the best step (dotted), and, in "
-    "a panel of its own, the norm of the gradient of all parameters together.",
+    caption="Logged losses and scores (accuracy, AUC, F1, ...), the best step dotted, and where there is room the norm "
+    "of the gradient of all parameters together.",
     interpretation="If the loss stays where it started and the gradient norm is small from the start, the network "
     "does not train. If both fall together, training has converged.",
     equation=equations("steps.gradient_norm"),

@@ -52,9 +52,8 @@ def test_one_network_trains_and_the_other_does_not(tmp_path, light):
     assert "With Xavier weights: The loss hardly moved" in words
     stuck, _, fine = words.partition("With balanced")
     assert "\n  evidence: " in done.stdout
-    assert (
-        '[init-unbalanced] to paste: gatdiag.remedies.initialize_(model, "balanced_orthogonal", x, edge_index)' in stuck
-    )
+    line = 'gatdiag.remedies.initialize_(model, "balanced_orthogonal", x, edge_index)'
+    assert f"[init-unbalanced] to paste, after `import gatdiag`: {line}" in stuck
     assert "orthogonal weights: The loss fell" in fine
     assert "No problem found. The network trains" in fine
     runs = [gatdiag.load(tmp_path / "demo" / name) for name in ("xavier", "balanced-orthogonal")]

@@ -57,9 +57,8 @@ def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     done = diagnose(folder / "stuck")
     assert done.exit_code == 1
     assert done.stdout.startswith("error: Neurons are out of balance from the start: ")
-    assert (
-        '[init-unbalanced]\n  to paste:\n    gatdiag.remedies.initialize_(model, "balanced_orthogonal")' in done.stdout
-    )
+    line = 'gatdiag.remedies.initialize_(model, "balanced_orthogonal")'
+    assert f"[init-unbalanced]\n  to paste, after `import gatdiag`:\n    {line}" in done.stdout
     assert "\n  evidence: " in done.stdout
     assert "\\x" not in done.stdout
     assert diagnose(folder / "stuck", "--fail-on", "never").exit_code == 0

@@ -169,7 +169,7 @@ def test_a_diagnosis_prints_as_text(runs):
     assert stuck[3].startswith("  evidence: ")
     assert stuck[4].startswith("  also measured: ")
     assert stuck[1:3] == [
-        "  to paste:",
+        "  to paste, after `import gatdiag`:",
         '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training',
     ]
     assert "  would also look like: the loss does not fall, weights that never moved" in stuck

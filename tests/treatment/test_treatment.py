@@ -241,7 +241,7 @@ def changing():
         (lambda: nn.LazyLinear(2), ModelError, "is lazy"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the treatment was cut short")
+@pytest.mark.filterwarnings("ignore:gatdiag. the treatment was cut short")
 def test_a_factory_that_gives_no_new_model_is_one_line(tmp_path, factory, error, message):
     with pytest.raises(error, match=message):
         treat(factory, loop(1e-5, 20), X, seeds=(0,), folder=tmp_path / "t")

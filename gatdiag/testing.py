@@ -62,6 +62,8 @@ def assert_trains(
     __tracebackhide__ = True  # pytest shows the line of the test
     if fail_on not in SEVERITIES:
         raise InputError(f"fail_on: expected one of {', '.join(SEVERITIES)}, got {fail_on!r}")
+    if not isinstance(seeds, Sequence) or not seeds:
+        raise InputError(f"seeds: expected at least one number, got {seeds!r}")
     found = []
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
         for seed in seeds:

@@ -86,3 +86,9 @@ def test_wrong_arguments_are_named(arguments, says):
     make_model, train, *level = arguments
     with pytest.raises(InputError, match=says):
         assert_trains(make_model, train, fail_on=level[0] if level else "error")
+
+
+@pytest.mark.parametrize("seeds", [(), 5])
+def test_without_a_seed_nothing_is_asserted_and_that_is_refused(seeds):
+    with pytest.raises(InputError, match="seeds: expected at least one number"):
+        assert_trains(lambda: nn.Linear(1, 1), lambda model, recorder: None, seeds=seeds)

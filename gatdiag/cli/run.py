@@ -98,4 +98,4 @@ def _conclude(out: Path) -> None:
             print_diagnosis(diagnosis, f"gatdiag diagnose --json {from_here(one.folder)}")
     diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
     page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
-    typer.echo(f"\nPage: {from_here(page)}")
+    typer.echo(f"\nPage: {printable(str(from_here(page)))}")

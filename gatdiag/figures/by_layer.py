@@ -25,7 +25,7 @@ def data(
     steps: Sequence[int] = (),
     line: float | None = None,
 ) -> pd.DataFrame:
-    """A quantity of each layer at the first and the last recorded step, and its median over some or all.
+    """A quantity of each layer at the first and the last recorded step, and at the steps in question.
 
     Args:
         run: The run.
@@ -44,8 +44,8 @@ def data(
     known = typical_values(series, steps)
     layers = [layer for layer in series["layer"].cat.categories if layer in known]
     main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
-    curves = {describe_steps((step,)): series[series["step"] == step] for step in _ends(series["step"])}
-    about = describe_steps(steps)
+    curves = {describe_steps(series, (step,)): series[series["step"] == step] for step in _ends(series["step"])}
+    about = describe_steps(series, steps)
     curves = {label: part for label, part in curves.items() if label != about} | {about: main}
     parts = [
         part.assign(column=column, line=line, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
@@ -106,7 +106,7 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
 BY_LAYER = Figure(
     name="by_layer",
     title="One quantity by layer, beside healthy trainings",
-    caption="By layer, at the first and the last recorded step, and at the steps in question (black, a median). In the "
+    caption="By layer, at the first and the last recorded step, and at the steps in question (black). In the "
     "green range are nine in ten layers of healthy trainings.",
     interpretation="Layers whose black dots are in the green range are as in networks that train. Far outside of it, "
     "or orders of magnitude apart from each other, they are not.",

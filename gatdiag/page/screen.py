@@ -141,7 +141,7 @@ def _strip(run: Run, diagnosis: Diagnosis) -> Strip | None:
     every = -(-len(layers) // _MOST_LAYERS)
     near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
     cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
-    return Strip(compared_label(column), describe_steps(steps), describe_range(low, high), cells)
+    return Strip(compared_label(column), describe_steps(series, steps), describe_range(low, high), cells)
 
 
 def describe_range(low: float, high: float) -> str:

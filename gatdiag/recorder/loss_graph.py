@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _MAX_NODES: Final = 10_000
 _MAX_NAMES: Final = 40
@@ -105,7 +105,8 @@ def count_weights(loss: Tensor, outputs: Collection[Any], own: Collection[int]) 
         1
     """
     leaves = (node.variable for node in _nodes(loss.grad_fn, outputs) if hasattr(node, "variable"))
-    return len({id(leaf) for leaf in leaves if leaf.dim() > 1 and id(leaf) not in own})
+    weights = {id(leaf) for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.dim() > 1}  # no inputs
+    return len(weights - {*own})
 
 
 def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[Any]) -> bool:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from gatdiag.names import printable
 from gatdiag.recorder.ranks import is_first_process
 from gatdiag.script.launch import RUNS, Launch, outer_environment
 
@@ -90,7 +92,7 @@ class Process:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+        self._launch, self._folder = launch, Path.cwd()  # a script may go elsewhere
         self.trainings: Trainings | None = None
 
     def on_import(self, module: ModuleType) -> None:
@@ -141,13 +143,15 @@ class Process:
         if not any(Path(out).glob(RUNS)):
             say(f"nothing was recorded: {_NO_OPTIMIZER if self.trainings is None else self.trainings.missing}")
             return
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None if closed from the start
-            stream.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError, OSError):  # a script may have closed or replaced them
+                stream.flush()
         try:
             subprocess.run(
                 [*self._launch.conclude, out],
                 env=outer_environment(),
                 stdin=subprocess.DEVNULL,
+                cwd=self._folder if self._folder.is_dir() else None,  # where the paths that are printed are valid
                 stdout=_ERROR_OUTPUT,
                 check=False,
             )
@@ -159,4 +163,4 @@ class Process:
 
 def say(text: str) -> None:
     """Print a line on standard error."""
-    print(f"gatdiag: {text}", file=sys.stderr)  # noqa: T201
+    print(f"gatdiag: {printable(text)}", file=sys.stderr)  # noqa: T201

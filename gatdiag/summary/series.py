@@ -160,29 +160,31 @@ def compared_series(run: Run, column: str) -> pd.DataFrame:
 
 
 def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str, float]:
-    """Layer -> the median of its values over the recorded steps, without NaN.
+    """Layer -> the median of its values over the recorded steps, without NaN; of a part of the steps, the largest.
 
     Args:
         series: Values by layer and step.
         steps: Only the recorded steps from the first to the last of these, if there are any.
     """
     among = series["step"].between(steps[0], steps[-1]) if steps else pd.Series(dtype=bool)
-    series = series[among] if among.any() else series
-    middle = series.dropna(subset=["value"]).groupby("layer", observed=True)["value"].median()
-    return {str(layer): float(value) for layer, value in zip(middle.index, middle.to_numpy(), strict=True)}
+    is_part = among.any() and not among.all()  # what a few steps did to the training, the others do not show
+    known = (series[among] if among.any() else series).dropna(subset=["value"])
+    values = known.groupby("layer", observed=True)["value"].agg("max" if is_part else "median")
+    return {str(layer): float(value) for layer, value in zip(values.index, values.to_numpy(), strict=True)}
 
 
-def describe_steps(steps: Sequence[int] = ()) -> str:
-    """The steps that values are of, in words.
+def describe_steps(series: pd.DataFrame, steps: Sequence[int] = ()) -> str:
+    """The steps that `typical_values` are of, in words.
 
     Example:
-        >>> describe_steps(), describe_steps((0,)), describe_steps((0, 1999))
-        ('median over training', 'at step 0', 'median of steps 0 to 1,999')
+        >>> series = pd.DataFrame({"step": range(2000)})
+        >>> describe_steps(series), describe_steps(series, (0,)), describe_steps(series, (0, 19))
+        ('median over training', 'at step 0', 'largest of steps 0 to 19')
     """
-    if not steps:
+    if not steps or (series["step"].between(steps[0], steps[-1]).all() and steps[0] != steps[-1]):
         return "median over training"
     first, last = steps[0], steps[-1]
-    return f"at step {first:,}" if first == last else f"median of steps {first:,} to {last:,}"
+    return f"at step {first:,}" if first == last else f"largest of steps {first:,} to {last:,}"
 
 
 def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:

@@ -28,8 +28,8 @@ def test_a_curve_for_the_first_and_the_last_step_and_the_median(run):
 def test_the_steps_of_a_finding_come_last_and_are_no_second_curve(run):
     made = table(BY_LAYER, [run], steps=(0,))
     assert [*dict.fromkeys(made["curve"])] == ["at step 2", "at step 0"]
-    made = table(BY_LAYER, [run], steps=(0, 1)).query("curve == 'median of steps 0 to 1'")
-    assert made["value"].tolist() == pytest.approx([1.5e-2, 2e-3, 5.5e-9])
+    made = table(BY_LAYER, [run], steps=(0, 1)).query("curve == 'largest of steps 0 to 1'")
+    assert made["value"].tolist() == [2e-2, 3e-3, 1e-8]
 
 
 def test_the_range_of_healthy_trainings_is_drawn_where_it_is(run):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv, SGConv
 
-from gatdiag.recorder.loss_graph import describe_loss, is_linear_chain
+from gatdiag.recorder.loss_graph import count_weights, describe_loss, is_linear_chain
 
 X, EDGES = torch.randn(10, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 IMAGES = X.reshape(1, 1, 6, 10)
@@ -93,3 +93,10 @@ def test_other_losses_of_probabilities_are_no_divergence():
         p.sum() - (p * y).sum(),
     ]:
         assert describe_loss(loss, {out.grad_fn})["divergence_of"] is None
+
+
+def test_an_input_that_requires_a_gradient_is_no_weight_of_another_network():
+    x, weight = torch.ones(3, 1, requires_grad=True), nn.Parameter(torch.ones(1, 2))
+    out = x @ weight
+    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    assert count_weights(slope.square().mean() + out.mean(), {out.grad_fn}, {id(weight)}) == 0

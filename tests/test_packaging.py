@@ -101,22 +101,20 @@ def follow(readme, names):
 
 
 @pytest.mark.slow
-def test_the_readme_runs_from_top_to_bottom_in_an_empty_folder_and_once_more(capsys, tmp_path, monkeypatch):
+def test_the_readme_runs_from_top_to_bottom_in_an_empty_folder_and_its_loop_once_more(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    readme = (ROOT / "README.md").read_text()
-    expected = re.findall(r"^print\(.+\)  # (.+)$", readme, re.MULTILINE)
-    for place in ("", "-2"):  # a second run is written beside the first
-        names = {}
-        follow(readme if not place else re.sub(r"^```sh\n.+?^```$", "", readme, flags=re.MULTILINE | re.DOTALL), names)
-        printed = capsys.readouterr()
-        assert printed.out.splitlines() == expected
-        assert names["recorder"].folder == names["run"].folder == tmp_path / f"runs/gat10{place}"
-        assert names["treatment"].folder == tmp_path / f"treatment{place}"
-        assert [line for line in printed.err.splitlines() if "already holds" in line] == [
-            f"gatdiag: {name} already holds a run: writing to {name}-2" for name in ("runs/gat10", "treatment") if place
-        ]
-        if not place:
-            check_commands(readme, names["shown"])
+    readme, names = (ROOT / "README.md").read_text(), {}
+    follow(readme, names)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == re.findall(r"^print\(.+\)  # (.+)$", readme, re.MULTILINE)
+    assert names["recorder"].folder == names["run"].folder == tmp_path / "runs/gat10"
+    assert names["treatment"].folder == tmp_path / "treatment"
+    assert "already holds" not in printed.err
+    check_commands(readme, names["shown"])
+    (loop,) = re.findall(r"^```python\n(import torch\n.+?)^```$", readme, re.MULTILINE | re.DOTALL)
+    exec(compile(loop, "README.md", "exec"), names)
+    assert names["recorder"].folder == tmp_path / "runs/gat10-2"  # beside the first
+    assert "gatdiag: runs/gat10 already holds a run: writing to runs/gat10-2" in capsys.readouterr().err.splitlines()
 
 
 def check_commands(readme, shown):

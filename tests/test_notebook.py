@@ -12,6 +12,7 @@ from torch import nn
 
 import gatdiag
 from gatdiag.card import card
+from gatdiag.page.document import default_name
 from gatdiag.remedies import initialize_
 from gatdiag.treatment.outcome import Metric, Treatment, Trial
 from tests.page.builder import build
@@ -120,7 +121,11 @@ def test_a_run_draws_its_figures_and_refuses_others(tmp_path):
 
 def test_a_page_has_the_name_of_its_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    runs = [hostile(tmp_path / "runs" / name) for name in ("one", "two", "three")]
-    assert [str(runs[0].report()), str(gatdiag.report(runs[:2])), str(gatdiag.report(runs))] == [
-        "one.html", "one-vs-two.html", "one-and-2-more.html",
-    ]  # fmt: skip
+    folders = [tmp_path / "runs" / name for name in ("one", "two", "three")]
+    assert [default_name(folders[:count]) for count in (1, 2, 3)] == [
+        "one.html",
+        "one-vs-two.html",
+        "one-and-2-more.html",
+    ]
+    assert str(hostile(folders[0]).report()) == "one.html"
+    assert (tmp_path / "one.html").exists()

@@ -15,7 +15,7 @@ from reports.gallery import train_missing, write_gallery
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return write_gallery(tmp_path_factory.mktemp("gallery") / "out", layers=4, epochs=6)
+    return write_gallery(tmp_path_factory.mktemp("gallery") / "out", layers=3, epochs=2)
 
 
 def test_every_figure_is_in_the_gallery_with_its_text(page):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Diagnosis, Severity, diagnose
@@ -84,8 +83,7 @@ def _train(
     folder: Path,
     settings: dict[str, Any],
 ) -> tuple[Path, Diagnosis]:
-    devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-    with random_state(seed, devices):
+    with random_state(seed):
         model = make_model()
         if not isinstance(model, nn.Module):
             raise InputError(f"make_model() returned {type(model).__name__}, expected a torch.nn.Module")

@@ -42,6 +42,11 @@ class Evidence:
     value: float
     unit: str = ""
 
+    @property
+    def amount(self) -> str:
+        """Number and unit."""
+        return f"{number(self.value)} {self.unit}".rstrip()
+
 
 @dataclass(frozen=True, repr=False)
 class Finding:
@@ -110,7 +115,7 @@ class Finding:
             after = ", after `import gatdiag`" if "gatdiag." in self.remedy else ""
             yield "heading", f"  to paste{after}:"
             yield from (("code", f"    {line}") for line in self.remedy.splitlines())
-        first, *more = [f"{one.what}: {number(one.value)} {one.unit}".rstrip() for one in self.evidence] or [""]
+        first, *more = [f"{one.what}: {one.amount}" for one in self.evidence] or [""]
         if first:
             yield "evidence", plain(f"  evidence: {first}. {self.threshold}")
         if more:

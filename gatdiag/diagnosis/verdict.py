@@ -11,7 +11,7 @@ from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
 from gatdiag.diagnosis.training import STILL_FALLS
-from gatdiag.diagnosis.wording import number, plain
+from gatdiag.diagnosis.wording import plain
 
 _HEALTHY: Final = {  # by state of the training
     "trained": "The network trains, and no check found anything wrong.",
@@ -95,7 +95,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         verdict = self.verdict
-        rows = [(one.what, f"{number(one.value)} {one.unit}".rstrip()) for one in verdict.evidence]
+        rows = [(one.what, one.amount) for one in verdict.evidence]
         others = [(one.severity, one.title) for one in self.findings if one is not verdict]
         title = f"{verdict.severity}: {verdict.title} [{verdict.code}]" if verdict.is_cause else verdict.title
         return card(title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)

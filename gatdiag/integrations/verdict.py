@@ -1,12 +1,12 @@
 """The end of a recording that a framework has made: its verdict in one line."""
 
 import sys
-from pathlib import Path
 from typing import Final
 
 from gatdiag.names import printable
 from gatdiag.recorder import Recorder
 from gatdiag.recorder.ranks import is_first_process
+from gatdiag.run.files import from_here
 
 FOLDER: Final = "gatdiag-run"
 """Name of the run's folder, where the framework has a folder of its own."""
@@ -19,7 +19,6 @@ def finish(recorder: Recorder | None) -> None:
     recorder.finish()
     if not recorder.enabled or not is_first_process():
         return
-    verdict, folder, here = recorder.diagnosis().verdict, recorder.folder, Path.cwd()
-    folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    verdict = recorder.diagnosis().verdict
     what = f"{verdict.severity}: {verdict.title} [{verdict.code}]" if verdict.is_cause else verdict.title
-    print(printable(f"gatdiag: {what}; see gatdiag diagnose {folder}"), file=sys.stderr)  # noqa: T201
+    print(printable(f"gatdiag: {what}; see gatdiag diagnose {from_here(recorder.folder)}"), file=sys.stderr)  # noqa: T201

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gatdiag.diagnosis import Diagnosis, Finding
-from gatdiag.diagnosis.wording import number, plain
+from gatdiag.diagnosis.wording import plain
 from gatdiag.names import one_line, printable, short
 from gatdiag.page.screen import Screen, screen
 from gatdiag.page.story import run_warnings, story
@@ -66,7 +66,7 @@ def _evidence(verdict: Finding) -> Iterator[str]:
         return
     yield from ("## Evidence", "")
     for one in verdict.evidence[:_MOST]:
-        yield f"- {_escape(one.what)}: {_escape(f'{number(one.value)} {one.unit}'.rstrip())}"
+        yield f"- {_escape(one.what)}: {_escape(one.amount)}"
     if verdict.threshold:
         yield f"- {_escape(verdict.threshold)}"
     if verdict.steps:

@@ -111,9 +111,8 @@ class Training:
             self._largest = max(self._plain(), key=Tensor.numel, default=None)
         if self._largest is None:
             return None
-        rows: Tensor = torch.atleast_1d(self._largest.detach())[
-            :_ROWS
-        ]  # few, because `reshape` copies them in channels_last
+        # few rows, because `reshape` copies them in channels_last
+        rows: Tensor = torch.atleast_1d(self._largest.detach())[:_ROWS]
         return rows.reshape(-1)[:_ENTRIES].clone()
 
 

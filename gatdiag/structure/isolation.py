@@ -41,9 +41,10 @@ def preserve_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 
 @contextmanager
-def random_state(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Seed the random number generators, and restore their states as `preserve_random_state` does."""
-    devices = list(devices)
+def random_state(seed: int, devices: Iterable[torch.device] | None = None) -> Iterator[None]:
+    """Seed the random number generators, by default of all GPUs, and restore them as `preserve_random_state` does."""
+    every = (torch.device("cuda", number) for number in range(torch.cuda.device_count()))
+    devices = list(every if devices is None else devices)
     with preserve_random_state(devices):
         torch.default_generator.manual_seed(seed)
         for device in devices:

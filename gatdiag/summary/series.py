@@ -166,11 +166,11 @@ def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str,
         series: Values by layer and step.
         steps: Only the recorded steps from the first to the last of these, if there are any.
     """
-    among = series["step"].between(steps[0], steps[-1]) if steps else pd.Series(dtype=bool)
-    is_part = among.any() and not among.all()  # what a few steps did to the training, the others do not show
-    known = (series[among] if among.any() else series).dropna(subset=["value"])
-    values = known.groupby("layer", observed=True)["value"].agg("max" if is_part else "median")
-    return {str(layer): float(value) for layer, value in zip(values.index, values.to_numpy(), strict=True)}
+    chosen = _rows_of(series, steps)
+    is_part = not chosen.all()  # what a few steps did to the training, the others do not show
+    values = series[chosen].dropna(subset=["value"]).groupby("layer", observed=True)["value"]
+    found = values.max() if is_part else values.median()
+    return {str(layer): float(value) for layer, value in zip(found.index, found.to_numpy(), strict=True)}
 
 
 def describe_steps(series: pd.DataFrame, steps: Sequence[int] = ()) -> str:
@@ -181,10 +181,16 @@ def describe_steps(series: pd.DataFrame, steps: Sequence[int] = ()) -> str:
         >>> describe_steps(series), describe_steps(series, (0,)), describe_steps(series, (0, 19))
         ('median over training', 'at step 0', 'largest of steps 0 to 19')
     """
-    if not steps or (series["step"].between(steps[0], steps[-1]).all() and steps[0] != steps[-1]):
-        return "median over training"
-    first, last = steps[0], steps[-1]
-    return f"at step {first:,}" if first == last else f"largest of steps {first:,} to {last:,}"
+    if len({*steps}) == 1:
+        return f"at step {steps[0]:,}"
+    is_part = not _rows_of(series, steps).all()
+    return f"largest of steps {steps[0]:,} to {steps[-1]:,}" if is_part else "median over training"
+
+
+def _rows_of(series: pd.DataFrame, steps: Sequence[int]) -> pd.Series:
+    """Which rows are of the steps from the first to the last of these; all if none is."""
+    among = series["step"].between(steps[0], steps[-1]) if steps else pd.Series(True, series.index)
+    return among if among.any() else ~among
 
 
 def select_layers(table: pd.DataFrame, limit: int = 10) -> pd.DataFrame:

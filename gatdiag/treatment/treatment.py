@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 from warnings import warn
 
-import torch
 from torch import nn
 
 from gatdiag.diagnosis import SEVERITIES, Action, Finding, diagnose
@@ -220,8 +219,7 @@ class _Session:
     def train_once(self, trial: Trial, seed: int) -> tuple[Run, list[str]]:
         """Train once; all random states are restored."""
         folder = self.folder / trial.name / f"seed-{seed}"
-        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        with random_state(seed, devices):
+        with random_state(seed):
             model = self.make_model()
             self.check_model(model)
             treated = TreatedModel(model, self.inputs, self.keywords)

@@ -132,12 +132,10 @@ def _still_falls(losses: Floats, base: float, *, begun: float, goal: float) -> b
     part = len(losses) // 5
     if part < limit("losses"):
         return False
-    middle, last = (float(np.median(losses[start : start + part])) for start in (len(losses) // 2, len(losses) - part))
-    error = 1.25 * noise(losses) * math.sqrt(2 / part)
-    steps = len(losses) - part / 2 - (len(losses) // 2 + part / 2)
-    later = last - (middle - last) / steps * len(losses)
-    is_clear = middle - last > limit("sigmas") * error and 1 - last / base > begun
-    return is_clear and 1 - later / base >= goal
+    middle, end = (losses[start : start + part] for start in (len(losses) // 2, len(losses) - part))
+    last, steps = float(np.median(end)), len(losses) - part / 2 - (len(losses) // 2 + part / 2)
+    later = last - (float(np.median(middle)) - last) / steps * len(losses)
+    return _is_below(end, middle, noise(losses)) and 1 - last / base > begun and 1 - later / base >= goal
 
 
 def _against_noise(losses: Floats, path: float) -> Course:
@@ -175,13 +173,14 @@ def _share_gone(losses: Floats) -> float:
 
 def _has_fallen(losses: Floats) -> bool:
     """The last fifth is below the first, or below the first losses, by several standard errors."""
-    last = losses[-len(_part(losses)) :]
+    last, size = losses[-len(_part(losses)) :], noise(losses)
+    return any(_is_below(last, first, size) for first in (_part(losses), losses[:_FIRST]))
 
-    def is_below(first: Floats) -> bool:
-        error = 1.25 * noise(losses) * math.sqrt(1 / len(first) + 1 / len(last))  # 1.25: of a median, not a mean
-        return float(np.median(first) - np.median(last)) > limit("sigmas") * error
 
-    return is_below(_part(losses)) or is_below(losses[:_FIRST])
+def _is_below(some: Floats, others: Floats, size: float) -> bool:
+    """The median of some losses is below that of others by several standard errors; size is that of the noise."""
+    error = 1.25 * size * math.sqrt(1 / len(some) + 1 / len(others))  # 1.25: of a median, not a mean
+    return float(np.median(others) - np.median(some)) > limit("sigmas") * error
 
 
 def last_level(losses: Floats) -> float:

@@ -46,6 +46,7 @@ def assert_trains(
         InputError: An argument is wrong. Exceptions of `make_model` and `train` are passed on.
 
     Example:
+        >>> import torch
         >>> x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
         >>> x[:, 0] += 4 * y
         >>> def loop(model, recorder):

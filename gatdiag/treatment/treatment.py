@@ -77,6 +77,7 @@ def treat(
 
     Example:
         >>> import tempfile
+        >>> import torch
         >>> from torch.nn import functional as F
         >>> x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
         >>> x[:, 0] += 4 * y

@@ -27,7 +27,7 @@ Limits: TypeAlias = tuple[float, float]
 _COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
 _FEW_STEPS, _FEW_LAYERS = 6, 8  # of maps whose cells can hold their values
 _HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color bar; white means nothing
-    "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "....", "linewidth": 0},
+    "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "||||", "linewidth": 0},
     "broken": {"facecolor": BROKEN, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
     "unmeasured": {"facecolor": PAPER, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0},
 }

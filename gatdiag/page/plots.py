@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from gatdiag.figures import Figure, render, table
 from gatdiag.figures.rendering import Width
+from gatdiag.figures.style import category
 from gatdiag.names import one_line
 from gatdiag.run import Run
 
@@ -44,6 +45,9 @@ _UNSEEN = re.compile(
 _FONT, _TAG = re.compile(rb"'([\w ]+)', sans-serif"), re.compile(rb"<[^>]*>")
 
 
+_DASHES = {"-": "solid", ":": "dotted"}  # as CSS; the others are dashed
+
+
 class FigureBlock(NamedTuple):
     """One figure on the page.
 
@@ -58,6 +62,19 @@ class FigureBlock(NamedTuple):
     anchor: str
     drawing: Markup
     download: str
+
+
+def css_line(index: int) -> str:
+    """The style of a border that looks like the line of the index-th run in figures.
+
+    Example:
+        >>> css_line(0)
+        'border-top: .2rem solid light-dark(#0072b2, #4aa3dc)'
+    """
+    line = category(index)
+    color = line["color"].lower()
+    shape = _DASHES.get(line["linestyle"], "dashed")
+    return f"border-top: .2rem {shape} light-dark({color}, {_DARK.get(color, color)})"
 
 
 def figure_block(
@@ -85,7 +102,9 @@ def _drawing(title: str, pictures: Sequence[tuple[Width, Markup]]) -> Markup:
     if not narrow:
         return image
     source = narrow[0][1].replace(" ", "%20").replace("\n", "%0A")  # spaces end a URL in srcset
-    return Markup('<picture><source media="(max-width: 48rem)" srcset="{}">{}</picture>').format(source, image)
+    return Markup('<picture><source media="screen and (max-width: 48rem)" srcset="{}">{}</picture>').format(
+        source, image
+    )
 
 
 def _data_url(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame) -> Markup:

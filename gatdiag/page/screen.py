@@ -33,11 +33,12 @@ _MOST_LAYERS: Final = 200  # of the strip; of more, it shows evenly spaced ones
 
 @dataclass(frozen=True)
 class Tile:
-    """One fact: its name, its value, and a word on it."""
+    """One fact: its name, its value, and a word on it; whether it is what the training reached."""
 
     label: str
     value: str
     detail: str = ""
+    is_result: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _tiles(run: Run) -> Iterator[Tile]:
         yield _loss(facts)
     if facts.metric and facts.best_step is not None:
         best = format_metric(facts.metric, facts.best_metric)
-        yield Tile(f"best {short(facts.metric, 20)}", best, f"at step {facts.best_step:,}")
+        yield Tile(f"best {short(facts.metric, 20)}", best, f"at step {facts.best_step:,}", is_result=True)
     for optimizer in meta["optimizers"][:1]:
         rates = {f"{group['lr']:g}" for group in optimizer["groups"] if isinstance(group.get("lr"), float | int)}
         more = f", and {len(meta['optimizers']) - 1} more" if len(meta["optimizers"]) > 1 else ""
@@ -124,7 +125,7 @@ def _loss(facts: TrainingFacts) -> Tile:
     if math.isfinite(facts.first_loss) and math.isfinite(facts.last_loss) and facts.first_loss:
         change = describe_change(facts.first_loss, facts.last_loss)
         change = change.replace("by ", "up " if facts.last_loss > facts.first_loss else "down ") or "unchanged"
-    return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change)
+    return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change, is_result=True)
 
 
 def _strip(run: Run, diagnosis: Diagnosis) -> Strip | None:

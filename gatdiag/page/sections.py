@@ -8,7 +8,7 @@ from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
 from gatdiag.page.chart import chart_data
-from gatdiag.page.plots import FigureBlock, figure_block
+from gatdiag.page.plots import FigureBlock, css_line, figure_block
 from gatdiag.page.screen import USUAL, Screen, screen
 from gatdiag.page.story import recorder_notes, run_warnings, story
 from gatdiag.page.tables import Cell, Table, run_tables, settings_tables
@@ -96,8 +96,15 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str,
     text = f"Unfinished: {join_names(unfinished)}. The page shows what they recorded."
     left = [short(run.name) for run in runs[MAX_FULL_RUNS:]]
     left_out = f"The first {MAX_FULL_RUNS} of {len(runs)} runs are shown in full; of {join_names(left)}, the verdict."
-    blocks = (figure_block(figure, runs, "comparison") for figure in figures_for(runs))
+    first, *others = figures_for(runs)
+    blocks = [
+        figure_block(first, runs, "comparison", widths=("double", "single")),
+        *(figure_block(figure, runs, "comparison") for figure in others),
+    ]
     return {
+        "sections": sections,
+        "lines": [css_line(place) for place in range(len(runs))],
+        "in_full": len(runs) <= MAX_FULL_RUNS,
         "warnings": [text] if unfinished else [],
         "table": comparison_table(runs, "comparison-table", sections),
         "left_out": left_out if left else "",

@@ -43,6 +43,14 @@ buttons[column].click(); found.up = [values(), state()];
 buttons[column].click(); found.down = [values(), state()];
 const cells = document.querySelectorAll(".strip .cell");
 (async () => {
+const link = document.querySelector(".board li:last-child a");
+if (link) {
+  const run = document.querySelector(link.getAttribute("href"));
+  found.unfolded = [run.checkVisibility()];
+  link.click();
+  await new Promise((done) => setTimeout(done));
+  found.unfolded.push(run.checkVisibility());
+}
 if (cells.length) {
   cells[2].click();
   await null;  // uPlot draws when this script has ended
@@ -117,6 +125,7 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["loaded"] == []
     assert found["focusable"]
     assert (found["empty"], found["cut"]) == (0, 0)
+    assert found.get("unfolded") == (None if which == 0 else [False, True])
     assert width < 1280 or found["scrolled"] == {}, "the columns of each table that do not fit on the screen"
 
 

@@ -83,7 +83,7 @@ def test_a_large_drawing_becomes_a_picture_if_that_is_smaller(run, figure, monke
 def test_narrow_screens_get_a_picture_of_their_own(run, figure):
     made = figure_block(figure, [run], "here", ("double", "single"))
     narrow, wide = ElementTree.fromstring(re.sub(r"(<(?:img|source)[^>]*)>", r"\1/>", str(made.drawing)))
-    assert (narrow.get("media"), wide.get("class")) == ("(max-width: 48rem)", "plot double")
+    assert (narrow.get("media"), wide.get("class")) == ("screen and (max-width: 48rem)", "plot double")
     widths = [float(picture(address).get("viewBox").split()[2]) for address in (narrow.get("srcset"), wide.get("src"))]
     assert widths[0] < widths[1]
 

@@ -99,6 +99,16 @@
     }
   }
 
+  // What a link leads to is unfolded.
+  const unfold = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let fold = target; fold; fold = fold.parentElement) if (fold.localName === "details") fold.open = true;
+    target?.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(unfold));
+  if (location.hash) unfold();
+
   const hint = () => {
     for (const line of document.querySelectorAll(".hint")) {
       const frame = line.nextElementSibling;

@@ -28,6 +28,7 @@ _POWERS: Final = (0.5, 1.0)  # of the frequency, to which weights of classes are
     is_independent=True,
     limits={
         "pure-batches": Limit(0.5, "share of the batches that are of one class: others are where one class ends"),
+        "whole-batch": Limit(0.9, "of the rows of the largest batch: rows of saturated outputs show no label"),
         "batch-rows": Limit(4, "rows of a batch, on average: smaller ones are of one class by chance"),
         "sorted-chance": Limit(1e-6, "probability of as many batches of one class if rows were drawn at random"),
     },
@@ -39,7 +40,7 @@ def check_sorted(facts: Facts) -> Finding | str | None:
     if facts.has_several_optimizers or len(counts) < 2 or facts.step_count < limit("steps"):
         return "the labels of several batches were not seen"
     rows, total = counts.sum(1), counts.sum(0)
-    is_pure = counts.max(1) == rows
+    is_pure = (counts.max(1) == rows) & (rows >= limit("whole-batch") * rows.max())
     share = float(is_pure.mean())
     if share < limit("pure-batches") or rows.mean() < limit("batch-rows") or (total > 0).sum() < 2:
         return None
@@ -54,7 +55,7 @@ def check_sorted(facts: Facts) -> Finding | str | None:
         "learns to predict the class of the last batch: the data are sorted by class and not shuffled.",
         Evidence("share of the batches that are of one class", share),
         Evidence("rows of a batch, on average", float(rows.mean()), "rows"),
-        threshold=f"Flagged from {threshold_text('pure-batches', 'batch-rows')}, and below "
+        threshold=f"Flagged from {threshold_text('pure-batches', 'whole-batch', 'batch-rows')}, and below "
         f"{threshold_text('sorted-chance')}.",
         severity="warning" if facts.state in ("trained", "unknown") else None,
     )

@@ -13,6 +13,7 @@ import gatdiag
 from gatdiag.diagnosis import diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.thresholds import limit
+from gatdiag.recorder.guard import TrainingWarning
 from tests.page.builder import build, rewrite_meta
 
 STEPS = 60
@@ -313,6 +314,25 @@ def test_labels_are_not_counted_by_the_gradient_of_a_loss_that_breaks_at_once(tm
 # --- what others hid --------------------------------------------------------------------------------------------------
 
 LINEAR = {f"layer{number}": {"kind": "Linear"} for number in range(6)}
+
+
+def test_rows_without_a_gradient_are_no_batch_of_one_class(tmp_path):
+    """Outputs are saturated after one step at such a rate: only rows of the wrong class have a gradient."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 20)
+    y, model = (
+        (x[:, 0] > 0).long(),
+        nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=500)
+    with pytest.warns(TrainingWarning), gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert diagnose(gatdiag.load(tmp_path / "run")).verdict.code == "lr-too-large"
 
 
 @pytest.mark.parametrize(("sums", "code"), [(16, "depth-oversmoothing"), (0, "rank-collapse")])

@@ -97,14 +97,8 @@ class Remedy:
     def code(self) -> str:
         """What the user pastes."""
         *_, last = [None, *(fix for fix in self.actions if _creates_optimizer(fix))]
-        shown = [fix for fix in self.fixes if fix is last or isinstance(fix, Manual) or not _creates_optimizer(fix)]
-        codes = [
-            _insert_all(layers, [fix.settings for fix in alike if isinstance(fix, Action)])
-            if layers
-            else _join_loops([_merge_optimizers(self.actions) if fix is last else fix.code for fix in alike])
-            for layers, alike in groupby(shown, _insertion_place)
-        ]
-        return "\n".join(codes)
+        shown = [fix for fix in self.fixes if fix is last or not _creates_optimizer(fix)]
+        return _join(shown, _merge_optimizers(self.actions) if last else "")
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -153,9 +147,9 @@ def paste(actions: Sequence[Action]) -> str:
         optimizer.zero_grad()  # in every step, before loss.backward()
     """
     others = [action for action in actions if not _creates_optimizer(action)]
-    before = [action.code for action in others if action.name not in _OF_OPTIMIZER]
-    after = [action.code for action in others if action.name in _OF_OPTIMIZER]
-    return "\n".join([*before, *filter(None, [_merge_optimizers(actions)]), *after])
+    before = _join([action for action in others if action.name not in _OF_OPTIMIZER])
+    after = _join([action for action in others if action.name in _OF_OPTIMIZER])
+    return "\n".join(filter(None, [before, _merge_optimizers(actions), after]))
 
 
 def _merge_optimizers(actions: Sequence[Action]) -> str:
@@ -175,9 +169,9 @@ def _merge_optimizers(actions: Sequence[Action]) -> str:
     return f"{optimizer_code({**base, 'changed': changed})}  # {REPLACES}"
 
 
-def _creates_optimizer(action: Action) -> bool:
+def _creates_optimizer(fix: Action | Manual) -> bool:
     """Whether what is pasted is the line that creates the optimizer."""
-    return bool(action.settings.get("optimizer"))
+    return isinstance(fix, Action) and bool(fix.settings.get("optimizer"))
 
 
 def optimizer_code(optimizer: Mapping[str, Any]) -> str:
@@ -231,6 +225,17 @@ def _adam(lr: float, weight_decay: float = 0.0) -> str:
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _join(fixes: Sequence[Action | Manual], optimizer: str = "") -> str:
+    """The code of fixes below each other; that of one which creates the optimizer is given."""
+    codes = [
+        _insert_all(layers, [fix.settings for fix in alike if isinstance(fix, Action)])
+        if layers
+        else _join_loops([optimizer if _creates_optimizer(fix) else fix.code for fix in alike])
+        for layers, alike in groupby(fixes, _insertion_place)
+    ]
+    return "\n".join(codes)
 
 
 def _join_loops(codes: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ def _insert_after(
     for name in layers:
         insert_after_(treated.model, name, _MODULES[module](width, scale))
     inserted = f"{module}({scale:g})" if scale != 1.0 else module
-    treated.changes.append(f"{inserted} inserted after {len(layers)} layers: {join_names(layers, 4)}")
+    treated.changes.append(f"{inserted} inserted after {join_names(layers, 2)}")
 
 
 _MODULES: Final[Mapping[str, Callable[[int, float], nn.Module]]] = MappingProxyType(

@@ -136,7 +136,10 @@ def draw(
     elif isinstance(ax, matplotlib.figure.Figure | matplotlib.figure.SubFigure):
         drawn = _draw_on(chosen, _as_list(runs), values, ax)
     else:
-        drawn = _draw_on(chosen, _as_list(runs), values, GivenAxes(np.ravel(np.array(ax, dtype=object)).tolist()))
+        given = np.ravel(np.array(ax, dtype=object)).tolist()
+        if not given or not all(isinstance(one, Axes) for one in given):
+            raise InputError(f"ax= expects axes, a figure or a subfigure of matplotlib, got {type(ax).__name__}")
+        drawn = _draw_on(chosen, _as_list(runs), values, GivenAxes(given))
     return drawn[0] if len(drawn) == 1 else np.array(drawn, dtype=object)
 
 
@@ -283,7 +286,10 @@ def _figure(figure: Figure | str) -> Figure:
 
 
 def _as_list(runs: Run | Sequence[Run]) -> list[Run]:
-    return [runs] if isinstance(runs, Run) else list(runs)
+    several = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if strangers := [one for one in several if not isinstance(one, Run)]:
+        raise InputError(f"expected runs, as gatdiag.load(folder) opens them, got {strangers[0]!r}")
+    return several
 
 
 def _file_name(name: str) -> str:

@@ -136,6 +136,13 @@ def test_a_wrong_number_of_axes_is_an_error(runs):
         draw("chosen_layers", runs["ordinary"], matplotlib.figure.Figure().subplots())
 
 
+def test_what_is_no_run_and_no_axes_is_an_error(runs):
+    with pytest.raises(InputError, match=r"expected runs, as gatdiag\.load\(folder\) opens them, got 'runs/gat10'"):
+        draw("overview", "runs/gat10")
+    with pytest.raises(InputError, match="ax= expects axes, a figure or a subfigure of matplotlib, got str"):
+        draw("chosen_layers", runs["ordinary"], "x")
+
+
 def test_panels_of_a_figure_have_letters_and_a_figure_that_is_drawn_can_be_saved(runs):
     panels = draw("training_curves", runs["ordinary"], width="single", context="talk")
     assert [axes.get_title("left") for axes in panels] == ["(a)", "(b)", "(c)"]

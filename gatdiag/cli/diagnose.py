@@ -95,7 +95,7 @@ def open_run_or_checkpoints(path: Path) -> Run | list[Checkpoint]:
     from gatdiag.checkpoint.opening import is_checkpoint
 
     if path.is_dir() and runs_inside(path) and not any(map(is_checkpoint, (path, *path.iterdir()))):
-        return load(path)  # raises an error that names the runs inside
+        return load(path)  # the only run inside, or an error that names them
     return open_all(path)
 
 

@@ -59,11 +59,11 @@ def look(folder: Path) -> tuple[Text, bool]:
     from rich.text import Text
 
     from gatdiag.run import load
-    from gatdiag.run.files import is_locked
+    from gatdiag.run.files import is_locked, run_folder
 
     if not _is_there(folder):
         return Text(printable(f"{folder}: nothing is written yet; a run is written from its first step on")), False
-    is_recorded = is_locked(folder)  # asked before its status is read, which it may end meanwhile
+    is_recorded = is_locked(run_folder(folder))  # asked before its status is read, which it may end meanwhile
     run = load(folder)
     lines = [*_lines(run, folder, is_recorded=is_recorded)]
     return Text("\n").join(lines), run.status != "recording" or not is_recorded

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,12 +17,16 @@ from gatdiag.cli.printing import plain_console
 from gatdiag.errors import GatdiagError, InputError
 from gatdiag.names import printable
 
+if TYPE_CHECKING:
+    from gatdiag.diagnosis import Diagnosis
+    from gatdiag.run import Run
+
 _FOLDER: Final = Path("gatdiag-runs")
 _PAGE: Final = "report.html"
 _MOST_SHOWN: Final = 8  # runs, in full; of more, those with the worst verdicts are on the page
 _CONCLUDE: Final = (  # by this package, wherever the script has gone
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import gatdiag; del sys.path[0]; "
-    "from gatdiag.cli.run import conclude; conclude(sys.argv[1])"
+    "from gatdiag.cli.run import conclude; conclude(*sys.argv[1:])"
 )
 
 
@@ -37,9 +43,9 @@ def run(
     """Run a training script unedited, and print the verdict.
 
     It runs as by python, and gatdiag records each model that an optimizer of it trains. The verdict is printed on
-    standard error when the script has ended, also by an exception or Ctrl-C, with the address of a page that shows
-    everything. The exit status is that of the script. Options come before the script; what follows it is its own. Runs
-    and page are in --out, by default gatdiag-runs/SCRIPT. In distributed training, start this command in each
+    standard error when the script has ended, also by an exception, Ctrl-C or a kill, with the address of a page that
+    shows everything. The exit status is that of the script. Options come before the script; what follows it is its own.
+    Runs and page are in --out, by default gatdiag-runs/SCRIPT. In distributed training, start this command in each
     process: torchrun --no-python gatdiag run train.py.
     """
     from gatdiag.recorder.ranks import is_first_process
@@ -69,33 +75,49 @@ def _name(target: str, *, as_module: bool) -> str:
     return "script" if target == "-" else stem
 
 
-def conclude(out: str) -> None:
-    """Print the diagnosis of each run in a folder, and write a page about them; errors are one line."""
+def conclude(out: str, how: str = "") -> None:
+    """Print the diagnosis of each run in a folder, and write a page about them; errors are one line.
+
+    Args:
+        out: The folder.
+        how: "killed" if that is how the script has ended, which is told if it has left a run unfinished.
+    """
     try:
-        _conclude(Path(out))
+        _conclude(Path(out), was_killed=how == "killed")
     except (GatdiagError, OSError) as error:
         typer.echo(f"gatdiag: no verdict: {printable(' '.join(str(error).split()))}", err=True)
     except KeyboardInterrupt:
         typer.echo(f"gatdiag: interrupted; read the verdict with: gatdiag report {out}/*", err=True)
 
 
-def _conclude(out: Path) -> None:
+def _conclude(out: Path, *, was_killed: bool) -> None:
     from gatdiag.diagnosis import SEVERITIES, diagnose
     from gatdiag.page import report
     from gatdiag.run import load
     from gatdiag.run.files import from_here, runs_inside
 
     runs = sorted(map(load, runs_inside(out)), key=lambda one: one.meta["created"])
+    if was_killed:
+        if not any(one.status == "recording" and not one.is_live for one in runs):
+            return
+        typer.echo("gatdiag: the script was killed, or ended by os._exit: its last two seconds may be missing here")
     diagnoses = [(one, diagnose(one)) for one in runs]
-    is_short = len(runs) > _MOST_SHOWN
+    with suppress(OSError):  # a terminal that was closed; the page can still be written
+        _print(diagnoses)
+    diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
+    page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
+    typer.echo(f"\nPage: {printable(str(from_here(page)))}")
+
+
+def _print(diagnoses: Sequence[tuple[Run, Diagnosis]]) -> None:
+    from gatdiag.run.files import from_here
+
+    is_short = len(diagnoses) > _MOST_SHOWN
     for one, diagnosis in diagnoses:
         if not is_short:
             typer.echo("")
-        if len(runs) > 1:
+        if len(diagnoses) > 1:
             title = f" {diagnosis.verdict.title}" if is_short else ""
             plain_console().print(printable(f"== {from_here(one.folder)}{title}"), soft_wrap=True)
         if not is_short:
             print_diagnosis(diagnosis, f"gatdiag diagnose --json {from_here(one.folder)}")
-    diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
-    page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
-    typer.echo(f"\nPage: {printable(str(from_here(page)))}")

@@ -44,6 +44,19 @@ def runs_inside(folder: Path) -> list[Path]:
     return [path.parent for within in ("*", "*/*") for path in sorted(folder.glob(f"{within}/{META}"))]
 
 
+def run_folder(folder: Path) -> Path:
+    """The folder itself, or the only run inside if it is none, as `gatdiag run` leaves it for a script.
+
+    Example:
+        >>> run_folder(Path("no such folder"))
+        PosixPath('no such folder')
+    """
+    if (folder / META).exists() or has_tables(folder):
+        return folder
+    first, *others = runs_inside(folder) or [folder]
+    return folder if others else first
+
+
 def stream_path(folder: Path, table: str) -> Path:
     """The file of a table while it is recorded."""
     return folder / _STREAMS[table]

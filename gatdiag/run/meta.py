@@ -14,6 +14,7 @@ from gatdiag.run.shape import META_SHAPE, find_flaw
 from gatdiag.run.tables import SCHEMA_VERSION
 
 Meta: TypeAlias = dict[str, Any]
+_MOST_NAMED = 8  # runs in an error
 
 
 def now() -> str:
@@ -108,8 +109,9 @@ def _check_there(folder: Path, path: Path) -> None:
             raise InputError(
                 f"{path} is missing, and the tables beside it cannot be read without it: restore it from a copy"
             )
-        inside = [*map(str, runs_inside(folder))][:8]
-        hint = f"Did you mean a folder inside it: {' '.join(inside)}?" if inside else "Pass one that gatdiag recorded."
+        inside = [*map(str, runs_inside(folder))]
+        first = f"{' '.join(inside[:_MOST_NAMED])}{' ...' if len(inside) > _MOST_NAMED else ''}"
+        hint = f"Pass one of the {len(inside)} inside it: {first}" if inside else "Pass one that gatdiag recorded."
         raise InputError(f"{folder} is not the folder of a run: it has no {META}. {hint}")
 
 

@@ -242,12 +242,13 @@ def load(folder: str | os.PathLike[str]) -> Run:
     """Open a run: finished, killed, or still being recorded. Needs no torch.
 
     Args:
-        folder: The run folder that was given to `watch`.
+        folder: The run folder that was given to `watch`, or a folder with one run inside, as `gatdiag run` makes it.
 
     Raises:
-        InputError: The folder holds no run, its meta.json is damaged, or its schema is that of another gatdiag.
+        InputError: The folder holds no run or several, its meta.json is damaged, or its schema is that of another
+            gatdiag.
     """
-    return Run(Path(folder))
+    return Run(files.run_folder(Path(folder)))
 
 
 def _to_pandas(table: pa.Table, layers: Iterable[str], parameters: Iterable[str]) -> "pd.DataFrame":

@@ -6,5 +6,6 @@ Python itself runs the script, in the process of the command, so that all is as 
 - `launch`: the command line and the environment of that Python
 - `site/sitecustomize.py`: Python imports it before the script; it calls `process.begin`
 - `process`: waits until the script imports torch, and concludes when it ends; torch is not imported here
+- `watcher`: concludes if the script is killed
 - `trainings`: optimizer -> the model that it trains -> a recorder
 """

@@ -2,7 +2,8 @@
 
 Nothing happens before the script imports torch: it may set variables that torch reads then. Processes that
 multiprocessing starts are recorded in the same way, as one of them may be the first of a distributed training; those
-that make no optimizer, as workers of data loaders, notice nothing. All others are left alone.
+that make no optimizer, as workers of data loaders, notice nothing. All others, such as those of `os.fork`, are left
+alone.
 """
 
 import atexit
@@ -15,6 +16,7 @@ from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from multiprocessing.process import BaseProcess, current_process
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gatdiag.names import printable
 from gatdiag.recorder.ranks import is_first_process
 from gatdiag.script.launch import RUNS, Launch, outer_environment
+from gatdiag.script.watcher import conclude_if_killed
 
 if TYPE_CHECKING:
     from gatdiag.script.trainings import Trainings
@@ -32,6 +35,7 @@ _NO_OPTIMIZER: Final = (
     "gatdiag.watch, with recorder.step() before each update"
 )
 _ERROR_OUTPUT: Final = 2  # file descriptor
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)  # which end a script unless it handles them
 
 
 def begin() -> None:
@@ -47,6 +51,8 @@ def begin() -> None:
     sys.meta_path.insert(0, AfterImport(_OPTIMIZERS, process.on_import))
     if is_script:
         process.conclude_at_end()
+        if is_first_process():
+            conclude_if_killed(launch.out, [*launch.conclude, launch.out, "killed"])
 
 
 def _is_of_multiprocessing() -> bool:
@@ -94,6 +100,8 @@ class Process:
     def __init__(self, launch: Launch) -> None:
         self._launch, self._folder = launch, Path.cwd()  # a script may go elsewhere
         self.trainings: Trainings | None = None
+        self._forked_in: BaseProcess | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def on_import(self, module: ModuleType) -> None:
         """Notice each optimizer that is made from now on: torch has hooks for steps only. Errors are a printed line."""
@@ -102,6 +110,8 @@ class Process:
         @wraps(make)
         def make_and_notice(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
+            if self._is_plain_fork:
+                return
             try:
                 self._notice(optimizer)
             except Exception as error:
@@ -119,13 +129,20 @@ class Process:
     def conclude_at_end(self) -> None:
         """Report when the script has ended, also after an exception or a signal."""
         atexit.register(self._conclude)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_signal)
-            os.register_at_fork(after_in_child=self._restore_signal)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._on_signal)
 
-    def _restore_signal(self) -> None:
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def _after_fork(self) -> None:
+        """In a process that was forked from this one: by `os.fork`, unless multiprocessing makes it its own."""
+        self._forked_in = current_process()
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.SIG_DFL)
+
+    @property
+    def _is_plain_fork(self) -> bool:
+        return self._forked_in is not None and current_process() is self._forked_in
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         """End as a script does that has no handler, with what was recorded."""

@@ -81,6 +81,7 @@ class Training:
         self._largest: nn.Parameter | None = None
         self._start = self._last = self._entries()
         self.steps = 0
+        self.is_recorded = False
         self.optimizers = weakref.WeakSet[Optimizer]()
 
     def on_step(self) -> None:
@@ -136,6 +137,8 @@ class Trainings:
     @property
     def missing(self) -> str:
         """Why nothing was recorded."""
+        if recorded := [training for training in self._running if training.is_recorded]:
+            return f"{from_here(recorded[0].recorder.folder)} was deleted or moved while the script ran"
         if any(training.steps for training in self._running):
             return "the script records its training itself, or recording is switched off"
         if self._unknown is not None:
@@ -163,16 +166,24 @@ class Trainings:
             self._of_optimizer[optimizer] = training
 
     def _begin(self, model: nn.Module) -> Training:
-        settings = Settings(select(self._metrics), every=self._every, numbered=True, warn=True, needs_step=True)
-        name = _name(model)
-        number = self._names[name] + 1
-        recorder = Recorder(model, self._out / (name if number == 1 else f"{name}-{number}"), settings)
+        kind = _name(model)
+        number = self._names[kind] + 1
+        name = kind if number == 1 else f"{kind}-{number}"
+        settings = Settings(
+            select(self._metrics),
+            every=self._every,
+            name=f"{self._out.name}: {name}",
+            numbered=True,
+            warn=True,
+            needs_step=True,
+        )
+        recorder = Recorder(model, self._out / name, settings)
         training = Training(model, recorder)
         for other in [each for each in self._running if self._is_over(each, training)]:
             self._running.remove(other)
             other.recorder.finish()
         recorder.start()
-        self._names[name] = number
+        self._names[kind] = number
         self._running.append(training)
         return training
 
@@ -206,6 +217,7 @@ class Trainings:
             say(f"the end of this training will not be noticed ({type(error).__name__}: {error})")
         else:
             if training.steps == 1 and is_first_process() and (training.recorder.folder / META).exists():
+                training.is_recorded = True
                 say(f"recording {_name(training.model)} in {from_here(training.recorder.folder)}")
 
 

@@ -25,7 +25,8 @@ def folder(tmp_path_factory):
         synthetic_run(
             folder / name, steps=30 if name == "stuck" else 120, layers=10, neurons=2, collapse=name == "stuck"
         )
-    synthetic_run(folder / "runs" / "fine", steps=1, layers=2, neurons=1)
+    for name in ("fine", "other"):
+        synthetic_run(folder / "runs" / name, steps=1, layers=2, neurons=1)
     (folder / "runs" / "report.html").touch()
     state = nn.Linear(3, 2).state_dict()
     state["weight"][0, 0] = math.inf

@@ -100,7 +100,8 @@ def test_names_and_numbers_that_are_odd(tmp_path):
 @pytest.mark.parametrize("name", ["file", "runs"])
 def test_what_is_no_run_is_one_line(tmp_path, name):
     (tmp_path / "file").touch()
-    synthetic_run(tmp_path / "runs" / "one", steps=1, layers=1)
+    for run in ("one", "other"):
+        synthetic_run(tmp_path / "runs" / run, steps=1, layers=1)
     done = live(tmp_path / name)
     assert (done.exit_code, done.stdout.strip()) == (2, "")
     assert done.stderr.count("\n") == 1

@@ -39,10 +39,12 @@ if __name__ == "__main__":
     {}["missing"]
 """
 TRAINING = """
-import os, random, sys
+import os, random, shutil, signal, sys
 import torch
 
 if __name__ == "__main__":
+    if "fork" in sys.argv and not os.fork():
+        sys.argv[1:] = []  # the child trains, and ends as any process
     random.seed(0)
     torch.manual_seed(0)
     x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -55,8 +57,12 @@ if __name__ == "__main__":
         optimizer.step()
         print(loss.item())
     print(random.random(), torch.rand(1).item(), model[0].weight.double().sum().item(), flush=True)
-    if "stop" in sys.argv:
-        os.kill(os.getpid(), 15)
+    if "delete" in sys.argv:
+        shutil.rmtree("gatdiag-runs/train")
+    if "SIG" in sys.argv[-1]:
+        os.kill(os.getpid(), getattr(signal, sys.argv[-1]))
+    if "fork" in sys.argv:
+        os.wait()
     sys.exit(7)
 """
 
@@ -105,15 +111,27 @@ def test_a_training_is_the_same_and_ends_with_its_verdict(folder):
     assert first == "gatdiag: recording Sequential in gatdiag-runs/train/Sequential"
     assert "The loss went from" in " ".join(verdict)
     assert page == "Page: gatdiag-runs/train/report.html"
-    assert "<html" in Path("gatdiag-runs/train/report.html").read_text()
-    assert len(gatdiag.load("gatdiag-runs/train/Sequential").steps) == 25
+    assert "<title>train: Sequential" in Path("gatdiag-runs/train/report.html").read_text()
+    assert len(gatdiag.load("gatdiag-runs/train").steps) == 25
 
 
-def test_a_training_that_is_terminated_has_its_verdict(folder):
-    done = run(*GATDIAG, "--out", "here", "package/train.py", "stop")
-    assert done.returncode == -signal.SIGTERM
+@pytest.mark.parametrize(("by", "status"), [("SIGHUP", "interrupted"), ("SIGKILL", "recording")])
+def test_a_training_that_is_ended_from_outside_has_its_verdict(folder, by, status):
+    done = run(*GATDIAG, "--out", "here", "package/train.py", by)
+    assert done.returncode == -getattr(signal, by)
     assert done.stderr.splitlines()[-1] == "Page: here/report.html"
-    assert gatdiag.load("here/Sequential").status != "finished"
+    assert ("the script was killed" in done.stderr) == (by == "SIGKILL")
+    assert gatdiag.load("here").status == status
+
+
+def test_a_forked_child_is_left_alone_and_a_folder_that_is_gone_is_named(folder):
+    done = run(*GATDIAG, "package/train.py", "fork", "delete")
+    assert done.stdout.count("\n") == 2 * 26
+    first, *_, last = done.stderr.splitlines()
+    assert first == "gatdiag: recording Sequential in gatdiag-runs/train/Sequential"
+    assert done.stderr.count("recording Sequential") == 1
+    reason = "gatdiag-runs/train/Sequential was deleted or moved while the script ran"
+    assert last == f"gatdiag: nothing was recorded: {reason}"
 
 
 @pytest.fixture

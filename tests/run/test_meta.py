@@ -53,11 +53,11 @@ def test_what_is_no_run_is_said_in_words(tmp_path):
         load(tmp_path)
 
 
-def test_runs_inside_a_folder_that_is_none_are_named(folder):
-    with pytest.raises(InputError) as raised:
-        load(folder.parent)
-    assert str(raised.value).endswith(f"Did you mean a folder inside it: {folder}?")
+def test_the_only_run_inside_a_folder_is_taken_and_several_are_named(folder):
+    assert load(folder.parent).folder == folder
     deeper = shutil.copytree(folder, folder.with_name("treatment") / "before" / "seed-0")
+    assert load(deeper.parent.parent).folder == deeper
+    other = shutil.copytree(folder, deeper.with_name("seed-1"))
     with pytest.raises(InputError) as raised:
-        load(deeper.parent.parent)
-    assert str(raised.value).endswith(f"Did you mean a folder inside it: {deeper}?")
+        load(deeper.parent)
+    assert str(raised.value).endswith(f"Pass one of the 2 inside it: {deeper} {other}")

@@ -53,7 +53,7 @@ def _lines(code: str, cause: Cause) -> Iterator[str]:
     yield f"{cause.title} [{code}]"
     yield from filter(None, [cause.text])
     yield f"severity: {_SEVERITY.get(cause.severity, cause.severity)}"
-    yield f"rank: {cause.why}"
+    yield f"place in the order of causes: {cause.why}"
     if cause.limits:
         yield "thresholds:"
     yield from (f"    {one.value:g}: {one.reason}" for one in limits_of(cause.limits).values())

@@ -141,7 +141,8 @@ class Diagnosis:
         if any(finding.figure in _OF_LAWS for finding in self.findings):
             yield from (("aside", plain(remark)) for remark in self.remarks)
         if count := len(self.skipped):
-            yield "detail", f"{count} check{'s were' if count > 1 else ' was'} not made: {reasons} says why"
+            checked = f"{len(CAUSES) - count} of {len(CAUSES)} causes"
+            yield "detail", f"Checked for {checked}; {reasons} says why not the others"
 
     def _unseen(self) -> Iterator[str]:
         """Yield a line for each cause that could be the verdict if all laws were known, or the steps."""

@@ -108,7 +108,7 @@ class TestInspect:
         ]
         assert "Checkpoints hold no learning curve" in done.stdout
         assert "No problem found" not in done.stdout
-        assert "checks were not made: the page of --out says why" in " ".join(done.stdout.split())
+        assert "causes; the page of --out says why not the others" in " ".join(done.stdout.split())
 
     def test_the_run_can_be_read_and_reported(self, saved, tmp_path, few_figures):
         done = run("inspect", saved, "--model", FACTORY, "--data", "sbm", "--out", tmp_path / "out")

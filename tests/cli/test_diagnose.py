@@ -42,7 +42,7 @@ def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
     assert done.exit_code == 0
     assert done.stdout.startswith("No problem found.")
-    assert "checks were not made: gatdiag diagnose --json says why" in done.stdout
+    assert "causes; gatdiag diagnose --json says why not the others" in done.stdout
 
 
 def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
@@ -179,7 +179,7 @@ def test_on_a_terminal_a_finding_takes_twelve_lines_in_color(folder, monkeypatch
         assert "\x1b[36mgatdiag.remedies.initialize_(" in text
         unbroken = [line for line in map(str.rstrip, Text.from_ansi(text).plain.splitlines()) if line]
         assert {word for line in unbroken for word in line.split()} <= words  # none is broken
-        assert unbroken[-1].endswith("checks were not made: gatdiag diagnose --json says why")
+        assert unbroken[-1].endswith("causes; gatdiag diagnose --json says why not the others")
 
 
 def test_long_evidence_gives_way_to_a_long_remedy(monkeypatch):

@@ -28,7 +28,7 @@ def test_a_cause_is_explained_from_the_tables(code):
     assert done.stdout.startswith(f"{cause.title} [{code}]\n")
     for name in cause.limits:
         assert f"    {limits_of([name])[name].value:g}: {limits_of([name])[name].reason}\n" in done.stdout
-    for word in ("severity: ", "rank: ", "to paste:", "wrong if: "):
+    for word in ("severity: ", "place in the order of causes: ", "to paste:", "wrong if: "):
         assert word in done.stdout
     assert cause.falsified_by in done.stdout
     assert cause.remedy is None or all(f"    {line}\n" in done.stdout for line in cause.remedy.code.splitlines())

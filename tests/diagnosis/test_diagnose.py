@@ -174,7 +174,7 @@ def test_a_diagnosis_prints_as_text(runs):
     ]
     assert "  would also look like: the loss does not fall, weights that never moved" in stuck
     assert fine[0].startswith("No problem found. The network ")
-    assert fine[1].endswith("not made: diagnosis.skipped says why")
+    assert fine[1].endswith("causes; diagnosis.skipped says why not the others")
 
 
 class Gated(nn.Module):

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, ScalarFormatter
 from matplotlib.transforms import Transform
 from numpy.typing import ArrayLike, NDArray
@@ -120,10 +121,8 @@ def draw_heat_map(
     colors = np.where(zero | broken, np.nan, values)
     _draw_cells(axes, colors, kind, limits, edges, annot=bool(is_wide) and len(names) <= _FEW_LAYERS)
     for case, hit in hidden.items():
-        for row in np.flatnonzero(hit.any(1)):
-            where = np.append(hit[row], False)
-            axes.fill_between(edges - 0.5, row - 0.5, row + 0.5, where=where | np.roll(where, 1), step="post",
-                              rasterized=True, **_HATCHED[case])  # fmt: skip
+        if hit.any():
+            axes.add_patch(PathPatch(_outline(hit, edges), rasterized=True, **_HATCHED[case]))
     is_sparse = bool((cells["recorded"] < cells["until"] - cells["step"]).any())
     if is_sparse:
         _mark_recorded(axes, cells)
@@ -131,6 +130,21 @@ def draw_heat_map(
     axes.set_ylim(len(names) - 0.5, -0.5)
     layer_axis(axes, names, axis="y", limit=8)
     return {case for case, hit in hidden.items() if hit.any()} | ({"sparse"} if is_sparse else set())
+
+
+def _outline(hit: NDArray[np.bool_], edges: NDArray[np.int64]) -> Outline:
+    """A rectangle around each block of cells that are hit: of neighbors in a row, and of rows that are alike.
+
+    One path, because each that is drawn by itself takes milliseconds, and there may be hundreds of layers.
+    """
+    is_new = np.append(True, (hit[1:] != hit[:-1]).any(1))
+    tops = np.flatnonzero(is_new)
+    boxes = []
+    for top, bottom in zip(tops, np.append(tops[1:], len(hit)), strict=True):
+        left, right = (np.flatnonzero(np.diff(hit[top].astype(int), prepend=0, append=0) == sign) for sign in (1, -1))
+        boxes += [(edges[a], top, edges[b], bottom) for a, b in zip(left, right, strict=True)]
+    corners = np.array(boxes, float)[:, [[0, 1], [2, 1], [2, 3], [0, 3], [0, 1]]] - 0.5
+    return Outline(corners.reshape(-1, 2), [Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY] * len(boxes))
 
 
 class _FromCells(Transform):

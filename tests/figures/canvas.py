@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from gatdiag.figures import Figure
@@ -29,6 +30,12 @@ def lines(axes: Axes) -> list:
     return [
         line for line in axes.get_lines() if not str(line.get_label()).startswith("_") or line.get_label() == "_line"
     ]
+
+
+def boxes(hatched: Patch) -> list[list[float]]:
+    """The rectangles of a patch that marks cells of a map, from top to bottom: left, top, right, bottom."""
+    corners = hatched.get_path().vertices.reshape(-1, 5, 2)
+    return np.hstack([corners.min(1), corners.max(1)]).tolist()
 
 
 def luminance(color: str | Sequence[float]) -> float:

@@ -3,13 +3,14 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
 
 from gatdiag.figures.heat import color_limits, draw_heat_map, heat_legend, heat_table
 from gatdiag.figures.style import HEAT
-from tests.figures.canvas import step_edges
+from tests.figures.canvas import boxes, step_edges
 from tests.page.builder import contrast
 
 NAMES = ["a", "b", "c"]
@@ -60,12 +61,18 @@ def test_each_kind_of_cell_is_told_apart():
     assert (~mesh.get_array().mask).tolist() == [[True, True, False], [True, False, False], [False] * 3]
     assert cases == {"zero", "broken", "unmeasured"}
     assert [patch.get_label() for patch in heat_legend(cases)] == ["exactly 0", "NaN or infinite", "no value"]
-    zero, broken, unmeasured = axes.findobj(FillBetweenPolyCollection)
-    assert [path.get_extents().extents.tolist() for path in broken.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
-    assert [path.get_extents().extents.tolist() for path in unmeasured.get_paths()] == [[-0.5, 1.5, 2.5, 2.5]]
-    assert [path.get_extents().extents.tolist() for path in zero.get_paths()] == [[1.5, -0.5, 2.5, 0.5]]
+    zero, broken, unmeasured = axes.findobj(PathPatch)
+    assert boxes(broken) == [[0.5, 0.5, 2.5, 1.5]]
+    assert boxes(unmeasured) == [[-0.5, 1.5, 2.5, 2.5]]
+    assert boxes(zero) == [[1.5, -0.5, 2.5, 0.5]]
     assert len({hidden.get_hatch() for hidden in (zero, broken, unmeasured)}) == 3
-    assert contrast(zero.get_facecolor()[0], "white") > 10  # smaller than all others is darker, too
+    assert contrast(zero.get_facecolor(), "white") > 10  # smaller than all others is darker, too
+
+
+def test_layers_that_are_alike_are_hatched_as_one():
+    axes, _ = drawn(series([[np.nan, 1.0, np.inf]] * 2 + [[np.nan, 1.0, 2.0]]))
+    (broken,) = axes.findobj(PathPatch)
+    assert boxes(broken) == [[-0.5, -0.5, 0.5, 1.5], [1.5, -0.5, 2.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]
 
 
 def test_a_map_without_a_number_is_hatched():
@@ -88,8 +95,8 @@ def test_values_are_written_in_few_cells_and_can_be_read_on_their_color():
 def test_a_layer_without_a_row_at_a_step_is_hatched_there():
     table = series([[1.0] * 4, [2.0] * 4])
     axes, cases = drawn(table[~((table["layer"] == "b") & table["step"].isin([1, 2]))], names=NAMES[:2])
-    (hatch,) = axes.findobj(FillBetweenPolyCollection)
-    assert [path.get_extents().extents.tolist() for path in hatch.get_paths()] == [[0.5, 0.5, 2.5, 1.5]]
+    (hatch,) = axes.findobj(PathPatch)
+    assert boxes(hatch) == [[0.5, 0.5, 2.5, 1.5]]
     assert cases == {"unmeasured"}
 
 
@@ -121,7 +128,7 @@ def test_a_cell_lasts_until_the_next_recorded_step_which_a_tick_marks(steps, las
     cases = draw_heat_map(axes, heat_table(table, last), NAMES[:1], "log", (0.1, 10.0))
     assert step_edges(axes) == [*steps, end]
     assert not axes.findobj(QuadMesh)[0].get_array().mask.any()
-    assert not axes.findobj(FillBetweenPolyCollection)
+    assert not axes.findobj(PathPatch)
     assert ticks(axes) == [(step - 0.5, step + 0.5) for step in bars]
     assert [handle.get_label() for handle in heat_legend(cases)] == (["recorded step"] if bars else [])
 

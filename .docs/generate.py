@@ -1,14 +1,17 @@
 """Pages of the site that are made of what stands elsewhere: causes, quantities, laws, the run folder, how to extend.
 
-A cause's page is its docstring and limits, with how often the bank of planted faults (reports/diagnosis) names it.
+A cause's page is its docstring and limits, with how often the bank of planted faults (reports/diagnosis) names it, and
+an example of it (`examples`).
 """
 
 from collections.abc import Iterator
 from inspect import cleandoc
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from examples import draw_examples, draw_gallery
 from mkdocs.structure.files import File, Files
 
 import gatdiag.diagnosis
@@ -27,18 +30,26 @@ HALVES = {"calibration": "used for calibration", "held-out": "never used for cal
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
-    for path, text in pages():
+    folder = ROOT / "reports" / "diagnosis"
+    scores = {half: pd.read_csv(folder / f"{half}.csv", keep_default_na=False) for half in HALVES}
+    examples = {code: (text, pictures) for code, text, pictures in draw_examples(pd.concat(scores.values()))}
+    gallery = draw_gallery()
+    for path, text in pages(scores, {code: text for code, (text, _) in examples.items()}):
         files.append(File.generated(config, path, content=text))
+    for picture in chain.from_iterable(pictures for _, pictures in examples.values()):
+        files.append(File.generated(config, f"examples/{picture.name}", abs_src_path=str(picture)))
+    for path in gallery:
+        files.append(File.generated(config, f"gallery/{path.name}", abs_src_path=str(path)))
+    if not gallery:
+        files.append(File.generated(config, "gallery/index.md", content="# Gallery\n\nNot drawn in this build.\n"))
     return files
 
 
-def pages() -> Iterator[tuple[str, str]]:
+def pages(scores: dict[str, pd.DataFrame], examples: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Path and Markdown of each generated page."""
-    folder = ROOT / "reports" / "diagnosis"
-    scores = {half: pd.read_csv(folder / f"{half}.csv", keep_default_na=False) for half in HALVES}
     yield "causes/index.md", _index_of_causes(scores)
     for one in CAUSES.values():
-        yield f"causes/{one.code}.md", _page_of_cause(one, scores)
+        yield f"causes/{one.code}.md", _page_of_cause(one, scores, examples.get(one.code, ""))
     yield "quantities.md", _page_of_quantities()
     yield "convolutions.md", _page_of_convolutions()
     yield "run-format.md", f"# The run folder\n\n```text\n{cleandoc(gatdiag.run.__doc__ or '')}\n```\n"
@@ -69,7 +80,7 @@ def _index_of_causes(scores: dict[str, pd.DataFrame]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame]) -> str:
+def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame], example: str) -> str:
     parts = [f"# {one.title}", f"`{one.code}`", one.text or "It is found by the check of another cause."]
     if one.why:
         parts.append(f"**Its place in the [order of causes](index.md):** {one.why}.")
@@ -82,6 +93,7 @@ def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame]) -> str:
     parts += ["## What to do", f"```python\n{fix}\n```" if fix else _OF_RUN]
     if one.falsified_by:
         parts.append(f"**The diagnosis is wrong if:** {one.falsified_by}")
+    parts += [example] if example else []
     known = count(scores, one.code)
     if known:
         parts += ["## How often it is right", *(_score(half, *known[half], scores[half], one.code) for half in known)]
@@ -90,7 +102,7 @@ def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame]) -> str:
 
 def _score(half: str, total: int, right: int, rows: pd.DataFrame, code: str) -> str:
     alarms = rows[(rows["verdict"] == code) & (rows["planted"] != code) & rows["counts"]]
-    others = f" It was the verdict on {len(alarms)} trainings with another fault." if len(alarms) else ""
+    others = f" It was the verdict on {len(alarms)} with another fault." if len(alarms) else ""
     return f"Of {total} trainings with this fault planted ({HALVES[half]}), it is the verdict on {right}.{others}"
 
 

@@ -78,7 +78,8 @@ def load_target(target: str) -> Any:
     """
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
-        raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model, got {target!r}")
+        hint = "; of a script, the function or class that makes its model" if module_name.endswith(".py") else ""
+        raise InputError(f"expected PACKAGE.MODULE:NAME, such as models:make_model{hint}, got {target!r}")
     if module_name.endswith(".py"):
         dotted = ".".join(part for part in Path(module_name).with_suffix("").parts if part not in (".", "/"))
         raise InputError(f"{target!r} names a file: give its module, {dotted}:{path}")
@@ -88,7 +89,10 @@ def load_target(target: str) -> Any:
     try:
         module = import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise InputError(f"cannot import {module_name!r} of {target!r}: {_describe_error(error)}") from error
+        hint = ""
+        if isinstance(error, SystemExit):  # as of argparse, which has read the arguments of gatdiag
+            hint = '; what a script does beside its definitions belongs under if __name__ == "__main__":'
+        raise InputError(f"cannot import {module_name!r} of {target!r}: {_describe_error(error)}{hint}") from error
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError as error:

@@ -99,6 +99,11 @@ class Finding:
         """For example ``Finding(dead-units, error)``."""
         return f"Finding({self.code}, {self.severity})"
 
+    @property
+    def has_code(self) -> bool:
+        """Whether the remedy is code to paste, and not only comments, which say what to try."""
+        return not all(line.lstrip().startswith("#") for line in self.remedy.splitlines())
+
     def __str__(self) -> str:
         """Severity, title, text and code, in a line.
 
@@ -113,7 +118,7 @@ class Finding:
         """Yield lines with the code to paste, the evidence and what would falsify the finding."""
         if self.remedy:
             after = ", after `import gatdiag`" if "gatdiag." in self.remedy else ""
-            yield "heading", f"  to paste{after}:"
+            yield "heading", f"  to paste{after}:" if self.has_code else "  to try:"
             yield from (("code", f"    {line}") for line in self.remedy.splitlines())
         first, *more = [f"{one.what}: {one.amount}" for one in self.evidence] or [""]
         if first:

@@ -105,7 +105,7 @@ def products(folder: Path) -> int:
         out = model(x[known], torch.cat(edges, 1))
         return F.cross_entropy(out[seeds], y[known[seeds]])
 
-    return train(model, folder, 60, loss)
+    return train(model, folder, 30, loss)
 
 
 class Transformer(nn.Module):

@@ -156,6 +156,12 @@ def test_dead_units_that_training_made_stand_below_what_was_there_before():
     assert [next(rank_findings([rank, dead])).code for dead in (early, late)] == ["dead-units", "rank-collapse"]
 
 
+def test_a_remedy_of_comments_only_is_tried_and_not_pasted():
+    lines = ["# train on one batch", "# train on one batch\nmodel.train()"]
+    found = [next(Finding("unexplained", "warning", "", "", remedy=line).details()) for line in lines]
+    assert found == [("heading", "  to try:"), ("heading", "  to paste:")]
+
+
 def test_the_document_is_plain_data(runs):
     document = diagnose(runs[0]).document()
     assert [*document] == ["verdict", "findings", "skipped", "state", "reason", "remarks"]

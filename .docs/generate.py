@@ -1,7 +1,7 @@
 """Pages of the site that are made of what stands elsewhere: causes, quantities, laws, the run folder, how to extend.
 
 A cause's page is its docstring and limits, with how often the bank of planted faults (reports/diagnosis) names it, and
-an example of it (`examples`).
+an example of it (`reports/examples.py`).
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from examples import draw_examples, draw_gallery
 from mkdocs.structure.files import File, Files
 
 import gatdiag.diagnosis
@@ -22,6 +21,7 @@ import gatdiag.run
 from gatdiag.diagnosis import CAUSES
 from gatdiag.diagnosis.causes import Cause
 from gatdiag.diagnosis.thresholds import limits_of
+from reports.examples import draw_examples, draw_gallery
 
 ROOT = Path(__file__).parents[1]
 _OF_RUN = "It depends on the run: `gatdiag diagnose RUN` prints lines to paste, with the run's own names and numbers."

@@ -1,4 +1,4 @@
-"""Pictures of the site: for each cause of the bank a sick training beside the same one without the fault; the gallery.
+"""Pictures of the documentation: for each cause of the bank a sick training beside the same one without the fault; the gallery.
 
 They are drawn once, in a few minutes, and kept in build/examples and build/gallery; delete these to draw them again.
 With `EXAMPLES=lr-too-large,overfitting` only those of these causes are there, and no gallery; `EXAMPLES=` has none.

@@ -1,4 +1,4 @@
-"""Pictures of the documentation: for each cause of the bank a sick training beside the same one without the fault; the gallery.
+"""Pictures of the documentation: for each cause a sick training beside the same one without the fault; the gallery.
 
 They are drawn once, in a few minutes, and kept in build/examples and build/gallery; delete these to draw them again.
 With `EXAMPLES=lr-too-large,overfitting` only those of these causes are there, and no gallery; `EXAMPLES=` has none.
@@ -6,6 +6,7 @@ With `EXAMPLES=lr-too-large,overfitting` only those of these causes are there, a
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -61,8 +62,9 @@ def draw(name: str) -> None:
     figure = _FIGURES[CAUSES[case.cause].figure or "training_curves"]
     with TemporaryDirectory() as scratch:
         folders = [Path(scratch) / kind for kind in KINDS]
-        for recipe, folder in zip((case.faulty, case.repaired), folders, strict=True):
-            train(recipe, folder)
+        with warnings.catch_warnings(action="ignore"):  # of what is planted
+            for recipe, folder in zip((case.faulty, case.repaired), folders, strict=True):
+                train(recipe, folder)
         runs = [load(folder) for folder in folders]
         _FOLDER.mkdir(parents=True, exist_ok=True)
         for kind, run in zip(KINDS, runs, strict=True):

@@ -86,7 +86,8 @@ def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float
     No fixed targets that differ are reached by outputs that do not.
     """
     operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
-    if operations.isdisjoint(_NORMS) or not last.get("direction", 1.0) < limit("alike-outputs") * first["direction"]:
+    known = first.get("direction", 0.0)  # there is none where a row is zero
+    if operations.isdisjoint(_NORMS) or not last.get("direction", 1.0) < limit("alike-outputs") * known:
         return False
     lowest = -1.0 if facts.finite_loss.min() < 0 else 0.0
     return bool(facts.last_loss - lowest < limit("targets-met") * (facts.first_loss - lowest))

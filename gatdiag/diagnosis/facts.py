@@ -30,6 +30,7 @@ declare_limits(
         "pooled": Limit(0.25, "of the rows that the first convolution is given: fewer are clusters of its nodes"),
         "few": Limit(10, "rows: of the clusters of one graph, rank and differences are small whatever the network is"),
         "together": Limit(0.5, "share of the recorded steps in which all optimizers move their parameters"),
+        "spare-rows": Limit(0.1, "of an embedding's rows: tokens that are never a target"),
         "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
     }
 )
@@ -171,15 +172,23 @@ class Facts:
 
     @property
     def has_opponent(self) -> bool:
-        """Another network is trained against this one: optimizers take turns, or the loss is computed by a network."""
-        return self.takes_turns or bool(self.signals.get("loss_weights"))
+        """Another network is trained against this one.
+
+        Optimizers take turns, the loss is computed by a network, or what is given is sometimes data and sometimes what
+        a network computes.
+        """
+        return self.takes_turns or any(self.signals.get(sign) for sign in ("loss_weights", "is_critic"))
 
     @property
     def predicts_tokens(self) -> bool:
-        """The classes are the tokens that the model is given, as those of a language: it embeds as many."""
+        """The classes are the tokens that the model is given, as those of a language: it embeds as many.
+
+        Large tables may have a few rows more, as for a mask.
+        """
         classes = len(self.output.get("labels") or [])
         tables = (p["shape"] for one in self.layers if one.get("kind") == "Embedding" for p in one["parameters"])
-        return classes > 1 and any(shape[0] == classes for shape in tables if shape)
+        spare = [shape[0] - classes for shape in tables if shape]
+        return classes > 1 and any(0 <= rows <= limit("spare-rows") * classes for rows in spare)
 
     @property
     def has_open_loss(self) -> bool:
@@ -259,12 +268,17 @@ class Facts:
         """The first value of the loss; NaN without a loss."""
         return float(self.loss.iloc[0]) if len(self.loss) else math.nan
 
+    @property
+    def _labels(self) -> list[int]:
+        """Rows of each class; none if a few gradients are those of a classification by coincidence."""
+        is_other = self.output.get("criterion") == "" and self.output["criterion_share"] >= limit("criterion")
+        return [] if is_other and not self.is_non_finite else self.output.get("labels") or []
+
     @cached_property
     def class_count(self) -> int:
         """Number of classes, as far as it is known; 0 if nothing shows that this is a classification."""
-        labels = self.output.get("labels")
-        if labels:
-            return len(labels)
+        if self._labels:
+            return len(self._labels)
         if not any(kind == "accuracy" for kind in scores(self.run)):
             return 0
         shapes = [p["shape"] for layer in self.layers[-1:] for p in layer["parameters"] if p["role"] == FEATURE]
@@ -280,7 +294,7 @@ class Facts:
             return math.nan
         if self.broadcast_loss > 0:
             return self.broadcast_loss
-        labels = np.asarray(self.output.get("labels") or [], float)
+        labels = np.asarray(self._labels, float)
         if labels.sum() > 0:
             share = labels[labels > 0] / labels.sum()
             entropy = float(-(share * np.log(share)).sum())
@@ -317,12 +331,12 @@ class Facts:
 
     @cached_property
     def target_variance(self) -> float:
-        """Variance of the targets if the loss is a mean squared error; else NaN."""
+        """Variance of the targets of the inspected steps if the loss is a mean squared error; else NaN."""
         output = self.output
         implied, step = output.get("implied_mse"), int(output.get("implied_step", -1))
         if implied is None or step not in self.loss.index or not math.isclose(self.loss[step], implied, rel_tol=1e-2):
             return math.nan
-        return float(output.get("implied_variance", math.nan))
+        return float(output.get("target_variance", output.get("implied_variance", math.nan)))
 
     @cached_property
     def summed_rows(self) -> float:

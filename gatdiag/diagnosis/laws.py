@@ -44,6 +44,7 @@ def reason_without_laws(facts: Facts) -> str:
     remedy=Remedy("print(gatdiag.find_laws(model, x, edge_index).delta())  # after loss.backward(), without penalties"),
     severity="note",
     is_independent=True,
+    is_remark=True,
     limits={
         "law": Limit(
             1e-5, "|c - predicted c| over the squared norms that make c up; healthy runs 2e-7, faulty runs 9e-4"

@@ -20,7 +20,8 @@ declare_limits(
         "offset": Limit(0.01, "share of the first losses that is gone: with less, the loss may have an offset"),
         "losses": Limit(8, "logged losses: with fewer, their noise is not known"),
         "sigmas": Limit(5, "standard errors of the fall of a loss whose lowest value is not known"),
-        "noise": Limit(0.5, "noise of a loss over its size: policy gradients 10 and more, batches of usual losses 0.2"),
+        "hint": Limit(3.5, "standard errors: a fall that may be noise; flat losses have fewer in 999 of 1,000 runs"),
+        "noise": Limit(0.3, "noise of a loss over its size: policy gradients 10, tasks 0.4, usual batches 0.2"),
     }
 )
 
@@ -28,6 +29,10 @@ _FIRST: Final = 3  # losses
 
 STILL_FALLS: Final = "it still falls, and far enough if it goes on for as many steps again: train longer"
 """End of the reason for a training that fails so far."""
+LEARNS: Final = "the network learns from its inputs, and how much more they can tell is not known"
+"""End of the reason for a training that fails by its loss, which noise in the data may explain."""
+TELLS_NOTHING: Final = ("mostly noise: log a score", "can get is not known: log a score", "play against each other")
+"""Ends of the reasons for a training of which losses were logged, and show nothing."""
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Literal["trained", "partly", "failing", "unknown", "untrained"]
@@ -56,7 +61,8 @@ def judge_course(
     1. Below 20 steps, or without a loss, it is unknown.
     2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
        the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
-       is partly. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
+       is partly; where noise in the data may be what is left of a loss that is clearly 10% lower, that is said. If the
+       weights moved by less than 1% in total, the first loss is the median of the first losses.
     3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
        counts; unless less than 35% is gone although the weights moved by 30% or more, as of a loss with an offset, or
        of random negatives. Then, or with a negative loss, neither sign nor level counts, as the lowest value is not
@@ -66,7 +72,8 @@ def judge_course(
        less than 1% in total, every such training is failing. Of a loss that compares outputs with each other
        (contrastive) less than 35% may be all that can go: it is failing below 5%, and between unknown. Of one that
        another network works against nothing is known, nor of one of tokens that is 5% below that of a constant, or
-       will be after as many steps at this pace.
+       will be after as many steps at this pace. It first falls to that of a constant, and may stay there for a while:
+       what still falls, or was logged too rarely to show that, has not failed.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 
@@ -93,6 +100,9 @@ def judge_course(
     if len(losses) == 1:
         return _with_scores(Course("unknown", "the loss was logged only once"), losses, scores)
     course = _against_chance(losses, chance, path, of_tokens=of_tokens) if chance > 0 else _against_noise(losses, path)
+    is_open_end = course.state == "failing" and not course.reason.endswith(STILL_FALLS)
+    if is_open_end and not path < limit("frozen") and _has_learned(losses, chance, scores):
+        course = Course("failing", f"{course.reason}; {LEARNS}")
     if has_opponent and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
     elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
@@ -117,8 +127,26 @@ def _against_chance(losses: Floats, chance: float, path: float, *, of_tokens: bo
     reason = f"{_moved(losses)}; that of the best constant prediction is {number(chance)}"
     if state == "failing" and of_tokens and _falls_below(losses, chance):
         return _unknown_lowest(losses)
+    if state == "failing" and of_tokens and first - last > limit("fall") * first and not _stays(losses):
+        return Course("unknown", f"{reason}, to which a loss of tokens falls first: train longer, or log each loss")
     is_early = state == "failing" and _still_falls(losses, base, begun=limit("begun"), goal=limit("failing"))
     return Course(state, f"{reason}; {STILL_FALLS}" if is_early else reason)
+
+
+def _has_learned(losses: Floats, chance: float, scores: Sequence[float]) -> bool:
+    """Some of the loss of a constant prediction is gone, by several standard errors, and no score is as bad as that."""
+    if len(losses) < limit("losses") or min(scores, default=1.0) < limit("begun"):
+        return False
+    level = last_level(losses)
+    error = 1.25 * noise(losses[len(losses) // 2 :]) / math.sqrt(max(3, len(losses) // 10))
+    return level < (1 - limit("begun")) * chance and level + limit("hint") * error < chance
+
+
+def _stays(losses: Floats) -> bool:
+    """Enough losses show that it no longer falls."""
+    part = len(losses) // 5
+    middle, end = losses[len(losses) // 2 :][:part], losses[len(losses) - part :]
+    return part >= limit("losses") and not _is_below(end, middle, noise(losses))
 
 
 def _falls_below(losses: Floats, chance: float) -> bool:
@@ -130,7 +158,7 @@ def _falls_below(losses: Floats, chance: float) -> bool:
 def _still_falls(losses: Floats, base: float, *, begun: float, goal: float) -> bool:
     """Some of the base is gone, and at the pace of the last half enough would be gone after as many steps again."""
     part = len(losses) // 5
-    if part < limit("losses"):
+    if len(losses) < limit("steps"):
         return False
     middle, end = (losses[start : start + part] for start in (len(losses) // 2, len(losses) - part))
     last, steps = float(np.median(end)), len(losses) - part / 2 - (len(losses) // 2 + part / 2)
@@ -147,7 +175,7 @@ def _against_noise(losses: Floats, path: float) -> Course:
     if not gone >= 0 and len(losses) < limit("losses"):
         return Course("unknown", f"{len(losses)} losses do not show whether it fell: log it at each step")
     if not _has_fallen(losses):
-        is_noise = noise(losses) > limit("noise") * abs(float(np.median(losses)))
+        is_noise = noise(losses) > limit("noise") * abs(float(np.median(losses))) or _has_fallen(losses, limit("hint"))
         return Course("unknown", f"{_moved(losses)}, mostly noise: log a score") if is_noise else _failing(losses)
     has_moved = path >= limit("path") or (math.isnan(path) and gone < limit("offset"))
     if gone >= 0 and not has_moved:
@@ -171,16 +199,17 @@ def _share_gone(losses: Floats) -> float:
     return 1 - last / first if losses.min() >= 0 and first > 0 else math.nan
 
 
-def _has_fallen(losses: Floats) -> bool:
+def _has_fallen(losses: Floats, sigmas: float = math.nan) -> bool:
     """The last fifth is below the first, or below the first losses, by several standard errors."""
     last, size = losses[-len(_part(losses)) :], noise(losses)
-    return any(_is_below(last, first, size) for first in (_part(losses), losses[:_FIRST]))
+    return any(_is_below(last, first, size, sigmas) for first in (_part(losses), losses[:_FIRST]))
 
 
-def _is_below(some: Floats, others: Floats, size: float) -> bool:
+def _is_below(some: Floats, others: Floats, size: float, sigmas: float = math.nan) -> bool:
     """The median of some losses is below that of others by several standard errors; size is that of the noise."""
     error = 1.25 * size * math.sqrt(1 / len(some) + 1 / len(others))  # 1.25: of a median, not a mean
-    return float(np.median(others) - np.median(some)) > limit("sigmas") * error
+    sigmas = limit("sigmas") if math.isnan(sigmas) else sigmas
+    return float(np.median(others) - np.median(some)) > sigmas * error
 
 
 def last_level(losses: Floats) -> float:

@@ -10,7 +10,7 @@ from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLA
 from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
-from gatdiag.diagnosis.training import STILL_FALLS
+from gatdiag.diagnosis.training import LEARNS, STILL_FALLS, TELLS_NOTHING
 from gatdiag.diagnosis.wording import plain
 
 _HEALTHY: Final = {  # by state of the training
@@ -53,7 +53,7 @@ class Diagnosis:
         Without one, its code is "healthy" (it trained, and nothing was found), "unexplained" (it fails, and no check
         says why) or "undetermined" (too little was recorded to say).
         """
-        first = next(iter(self.findings), None)
+        first = next((one for one in self.findings if not CAUSES[one.code].is_remark), None)
         if first is None or (self.state == "failing" and first.severity == "note"):
             return self._without_cause()
         if CAUSES[first.code].is_symptom:
@@ -65,6 +65,9 @@ class Diagnosis:
         if self.reason.endswith(STILL_FALLS):
             title = "It is too early to say whether it trains"
             return Finding(UNDETERMINED, "note", title, _as_sentence(self.reason))
+        if self.reason.endswith(LEARNS):
+            title = "It learns, and may have learned all there is"
+            return Finding(UNDETERMINED, "note", title, _as_sentence(self.reason))
         if self.state == "failing":
             text = f"{_as_sentence(self.reason)} {_EXPERIMENT}"
             return Finding(UNEXPLAINED, "warning", "It does not train, and no check says why", text)
@@ -72,8 +75,8 @@ class Diagnosis:
         if self.state == "trained" and self.skipped.get("overfitting", "").startswith(UNCOMPARED):
             missing = self.skipped["overfitting"]
         if missing:
-            title = "Too little was recorded to say whether it trains"
-            return Finding(UNDETERMINED, "note", title, _as_sentence(missing))
+            what = "The loss does not tell" if missing.endswith(TELLS_NOTHING) else "Too little was recorded to say"
+            return Finding(UNDETERMINED, "note", f"{what} whether it trains", _as_sentence(missing))
         text = _HEALTHY[self.state]
         if self.state == "untrained" and "lr-too-large" in self.skipped:
             text += " The optimizer was not checked: give it, too (optimizer= or --optimizer)."

@@ -116,12 +116,18 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         return _no_gradient(facts, frozen, text, "note", unfreeze)
     if frozen and facts.state in ("failing", "partly"):
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
-        return _no_gradient(facts, frozen, text, facts.severity, unfreeze)
+        return _no_gradient(facts, frozen, text, _severity_of_frozen(facts), unfreeze)
     zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
     if len(zero) >= max(1, 0.2 * total) and facts.state != "trained":
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
         return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
     return None
+
+
+def _severity_of_frozen(facts: Facts) -> Severity:
+    """A warning where weights are left that learn, as of a head or of adapters: that may be meant."""
+    is_meant = any(len(one["shape"]) > 1 for one in facts.trainable.values())
+    return "warning" if is_meant else facts.severity
 
 
 def _of_embeddings(facts: Facts, frozen: Sequence[str]) -> str:
@@ -278,6 +284,8 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
         return _no_signal(facts, "The model's output has no autograd graph, so no gradient can reach its parameters.")
     labels = [] if facts.has_several_optimizers or _is_no_likelihood(facts) else output.get("labels") or []
     seen = sum(labels)
+    if sum(rows > 0 for rows in (facts.signals.get("class_weights") or {}).get("rows", ())) > 1:
+        seen = 0  # weights of classes hide the labels of all batches but those of one class
     is_early = facts.steps_until_broken < limit("steps")  # the first batches may lack a rare class
     is_known = not (is_early and facts.is_non_finite)  # nor are rows counted whose softmax is saturated
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and is_known:

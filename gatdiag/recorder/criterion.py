@@ -28,6 +28,7 @@ _MAX_FITTED_ROWS: Final = 500  # for the loss
 _MAX_TARGET_SPREAD: Final = 1e-3  # of targets that count as one, relative to the spread of the outputs
 _MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
 _MIN_COUNTING_ROWS: Final = 8
+_LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> the operation that makes these.
@@ -270,6 +271,26 @@ def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
         "implied_square": float(y.square().mean()),
         "implied_entries": g.numel(),
     }
+
+
+def target_sums(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
+    """Number, sum and sum of squares of the targets of each column, (3, columns), if the loss is mean (o - y)^2.
+
+    Args:
+        o: The output.
+        gradient: That of the output.
+        loss: Its value, which shows whether it is this one.
+
+    Example:
+        >>> o, y = torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+        >>> target_sums(o, o - y, 5.0).tolist()
+        [[2.0], [4.0], [10.0]]
+    """
+    o, g = _finite_live_rows(o, gradient)
+    y = o - g * g.numel() / 2
+    if not len(y) or not math.isclose(float((o - y).square().mean()), loss, rel_tol=_LOSS_ERROR):
+        return None
+    return torch.stack([torch.full_like(y[0], len(y)), y.sum(0), y.square().sum(0)])
 
 
 def common_target(o: Tensor, gradient: Tensor) -> dict[str, float]:

@@ -49,6 +49,10 @@ class Guard:
             self.warn(what, f"not recorded: {what} ({type(error).__name__}: {error})")
         return None
 
+    def note(self, what: str, message: str) -> None:
+        """Keep a message for the run's notes without a warning."""
+        self.messages.setdefault(what, message)
+
     def warn(self, what: str, message: str) -> None:
         """Warn, once for each `what`; if warnings are errors, print the message to standard error instead."""
         if what in self.messages:

@@ -114,6 +114,7 @@ class Inspection:
         self._criteria: list[str] = []
         self._implied: dict[str, Any] = {}
         self._targets: list[dict[str, Any]] = []  # common targets of the rows of each output
+        self._target_sums: Tensor | None = None  # of the targets of a squared error
         self._labels: Tensor | None = None
         self._layers: dict[str, dict[str, Any]] = {}
         self._layers_at = 0  # the last step in which layers were inspected
@@ -138,6 +139,7 @@ class Inspection:
         self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
         self._has_divergence = False  # the loss holds the exponential of it
         self._loss_weights = 0  # matrices of another network between outputs and loss
+        self._origins: set[str] = set()  # of the inputs: "data", "network" if another one computes them
         self._loss = math.nan  # of the running backward pass
         self._first_rows: dict[str, float] = {}  # how much the rows of the first output differ
         self._unreachable: float | None = None  # share of the targets that the output cannot reach, smallest
@@ -250,6 +252,7 @@ class Inspection:
             self._inspect_inputs(inputs)
         if self.is_due:
             self._note_data(inputs)
+            self._note_origin([x for _, x in inputs if x.is_floating_point()])
         o = first_tensor(output)
         if o is None:
             return None
@@ -283,6 +286,12 @@ class Inspection:
                 self._data.note_rows(name, x)
         self._data.note_graphs([x for _, x in inputs])
         self._has_changed = True
+
+    def _note_origin(self, inputs: Sequence[Tensor]) -> None:
+        own = {id(parameter) for parameter in self._model.parameters()}
+        behind = (leaf for x in inputs if x.grad_fn is not None for leaf in graph_leaves(x))
+        is_computed = any(isinstance(leaf, nn.Parameter) and id(leaf) not in own for leaf in behind)
+        self._origins |= {"network" if is_computed else "data"} if inputs else set()
 
     def on_evaluation_end(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Called after a call of the model without gradients."""
@@ -444,9 +453,7 @@ class Inspection:
             self._inspect_targets(o, gradient, step)
         self._inspect_classes(name, labels, o, gradient, step)
         if not name:
-            self._inspect_range(o, gradient)
-        if not name and "implied_mse" not in self._implied:
-            self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
+            self._inspect_error(o, gradient, step)
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
         if self._labels is None or not is_same_batch:
@@ -460,6 +467,15 @@ class Inspection:
             self._data.note_labels(step, labels)
         elif name in ("", *criterion.ON_LOGITS) and not self._class_weights:
             self._class_weights = criterion.class_weights(o, gradient)
+
+    def _inspect_error(self, o: Tensor, gradient: Tensor, step: int) -> None:
+        """What is known of the targets if the loss is an error of them."""
+        self._inspect_range(o, gradient)
+        if "implied_mse" not in self._implied:
+            self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
+        if (sums := criterion.target_sums(o, gradient, self._loss)) is not None:
+            known = self._target_sums
+            self._target_sums = sums if known is None or known.shape != sums.shape else known + sums
 
     def _inspect_range(self, o: Tensor, gradient: Tensor) -> None:
         """Find out which targets the output cannot reach; it counts if every inspected loss is an error of them."""
@@ -564,6 +580,7 @@ class Inspection:
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end,
                 "compares_outputs": self._compares, "loss_weights": self._loss_weights,
+                "is_critic": len(self._origins) > 1,
                 "latents": {**self._latents, "has_divergence": self._has_divergence}}  # fmt: skip
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
@@ -582,6 +599,9 @@ class Inspection:
             output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
         if self._labels is not None:
             output["labels"] = self._labels.tolist()
+        if self._target_sums is not None:
+            count, total, squares = self._target_sums
+            output["target_variance"] = float((squares / count - (total / count).square()).clamp(min=0).mean())
         if target := self._common_target():
             output["common_target"] = target
         return output

@@ -608,7 +608,8 @@ class StepRecorder:
             self._flat = None
         self._set_plan(plan)
         if message is not None:
-            self.guard.warn("laws", message)
+            has_none = plan.laws is not None and not len(plan.laws) and plan.error != message  # no failure, and usual
+            (self.guard.note if has_none else self.guard.warn)("laws", message)
 
     def _gradients_after_backward(self) -> dict[int, Tensor]:
         """id of each parameter with a gradient -> the gradient, before it can have been clipped, if that is known."""

@@ -50,6 +50,7 @@ _SIGNALS: Final = {
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
         **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_mean?", "implied_square?"), _NUMBER),
+        "target_variance?": _NUMBER,
         **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
         "unreachable_targets?": _NUMBER,
         **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
@@ -68,7 +69,7 @@ _SIGNALS: Final = {
     "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER, "pairs?": _NUMBER, "is_rearranged?": bool}},
     "relations?": {"*": {"count": int, "seen": [int]}},
     "recurrence?": {"*": {"runs": int, "first": _NUMBER, "largest": _NUMBER}},
-    "compares_outputs?": _FLAG,
+    **dict.fromkeys(("compares_outputs?", "is_critic?"), _FLAG),
     "loss_weights?": _COUNT,
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),

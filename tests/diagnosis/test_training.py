@@ -76,3 +76,17 @@ def test_what_moved_c_is_a_remark_and_no_finding(tmp_path):
     diagnosis = diagnose(build(tmp_path / "run", weights=weights, neurons=neurons, logged={"loss": np.full(60, 2.0)}))
     assert "moved it by" in diagnosis.remarks[0]
     assert not any("conserves c" in finding.text for finding in diagnosis)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.08])
+def test_a_loss_that_noise_in_the_data_keeps_high_is_not_said_to_fail(noise):
+    losses = 0.55 + 0.15 * EXPONENTIAL + normal(0, noise)
+    course = judge_course(losses, 200, chance=0.69, path=1.0)
+    assert course.reason.endswith("how much more they can tell is not known")
+    assert not judge_course(losses + 0.13, 200, chance=0.69, path=1.0).reason.endswith("not known")
+
+
+def test_a_loss_of_tokens_is_not_judged_before_it_could_stay_at_their_frequencies():
+    falls = 4.4 - 1.1 * (1 - np.exp(-np.arange(8) / 2))
+    assert judge_course(falls, 80, chance=3.3, **TOKENS).state == "unknown"
+    assert judge_course(np.full(8, 4.4), 80, chance=3.3, **TOKENS).state == "failing"

@@ -97,7 +97,7 @@ from gatdiag.diagnosis.finding import (
 )
 from gatdiag.diagnosis.fixes import Manual, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit
-from gatdiag.diagnosis.verdict import Diagnosis, rank_findings
+from gatdiag.diagnosis.verdict import Diagnosis, rank_findings, stand_back
 from gatdiag.run import Run, load
 
 __all__ = [
@@ -167,8 +167,11 @@ def run_checks(facts: Facts) -> Diagnosis:
             found.append(result)
         else:
             found += result or ()
-    remarks = tuple(filter(None, [laws.drift_of_c(facts)]))
-    return Diagnosis(tuple(rank_findings(found)), skipped, *facts.course, remarks)
+    kept = stand_back(found)
+    skipped |= {one.code: "it says nothing beside what was found" for one in found if one not in kept}
+    is_of_optimizer = not any(one.code in CAUSES["law-broken"].gives_way_to for one in found)
+    remarks = tuple(filter(None, [laws.drift_of_c(facts) if is_of_optimizer else ""]))
+    return Diagnosis(tuple(rank_findings(kept)), skipped, *facts.course, remarks)
 
 
 def has_finding(facts: Facts, codes: Iterable[str]) -> bool:

@@ -46,6 +46,7 @@ class Cause:
         is_independent: It is measured directly, whatever else is wrong, so that no other finding explains it.
         is_symptom: An effect, not a cause; as a note it is never reported by itself.
         is_remark: It says nothing of how well the network trains, so it is never the verdict.
+        gives_way_to: Codes of the findings beside which it says nothing, and is left out.
         below_if_late: The code below which it ranks if it arose in training and was not there from the start.
         limits: The names of the limits that its findings name.
         check: The check; None if the check of another cause finds it.
@@ -66,6 +67,7 @@ class Cause:
     is_independent: bool = False
     is_symptom: bool = False
     is_remark: bool = False
+    gives_way_to: tuple[str, ...] = ()
     below_if_late: str = ""
     limits: tuple[str, ...] = ()
     check: Check | None = None

@@ -10,7 +10,6 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
-from gatdiag.diagnosis.wiring import check_cleared
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.roles import FEATURE
@@ -45,6 +44,7 @@ def reason_without_laws(facts: Facts) -> str:
     severity="note",
     is_independent=True,
     is_remark=True,
+    gives_way_to=("gradients-not-cleared",),  # which are not of the step that is predicted
     limits={
         "law": Limit(
             1e-5, "|c - predicted c| over the squared norms that make c up; healthy runs 2e-7, faulty runs 9e-4"
@@ -67,8 +67,6 @@ def check_laws(facts: Facts) -> Finding | str | None:
         return _violated_later(facts, violated)
     if not len(facts.run.neurons):
         return reason_without_laws(facts)
-    if isinstance(check_cleared(facts), Finding):
-        return "old gradients are added to those of each step"
     return _why_c_is_not_predictable(facts) or _check_predicted_c(facts)
 
 
@@ -127,8 +125,6 @@ def _check_predicted_c(facts: Facts) -> Finding | str | None:
 def drift_of_c(facts: Facts) -> str:
     """A remark on how far the optimizer moved c, which gradient flow would conserve; "" where it hardly did."""
     found = facts.first_and_last("neurons", "c")
-    if isinstance(check_cleared(facts), Finding):
-        return ""  # not the optimizer, but old gradients moved it
     if isinstance(found, str) or len(found[0]) != len(found[1]):
         return ""
     first, last = found

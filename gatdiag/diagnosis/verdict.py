@@ -164,6 +164,17 @@ def _as_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def stand_back(found: Sequence[Finding]) -> list[Finding]:
+    """The findings without those that say nothing beside another one.
+
+    Example:
+        >>> [*stand_back([Finding(code, "note", "", "") for code in ("gradients-not-cleared", "law-broken")])]
+        [Finding(gradients-not-cleared, note)]
+    """
+    codes = {one.code for one in found}
+    return [one for one in found if codes.isdisjoint(CAUSES[one.code].gives_way_to)]
+
+
 def rank_findings(found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the findings by severity and rank, each with the symptoms that it explains."""
     causes: list[tuple[Finding, list[Finding]]] = []

@@ -67,3 +67,13 @@ def test_clipping_entry_by_entry_is_why_c_moves(tmp_path):
         tmp_path / "run", model, optimizer, clip=lambda: nn.utils.clip_grad_value_(model.parameters(), 0.002)
     )
     assert "clipped" in diagnosis.skipped["law-broken"]
+
+
+def test_laws_are_not_judged_where_gradients_are_not_cleared(tmp_path):
+    torch.manual_seed(0)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer.zero_grad = lambda: None
+    diagnosis = of_laws(tmp_path / "run", model, optimizer)
+    assert "gradients-not-cleared" in [finding.code for finding in diagnosis]
+    assert not any("conserves c" in remark for remark in diagnosis.remarks)

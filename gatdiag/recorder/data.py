@@ -28,7 +28,7 @@ class DataFacts:
         self._labels: dict[int, list[int]] = {}  # step -> number of rows of each class
         self._span: tuple[int, int] | None = None  # nodes of the last convolution, and what its edges need
         self._graphs: dict[str, int] = {}
-        self._rows: dict[str, dict[bytes, Tensor]] = {}  # input -> its rows by their sorted entries
+        self._rows: dict[str, dict[int, Tensor]] = {}  # input -> its rows by a hash of their sorted entries
         self._orders: dict[str, dict[str, int]] = {}
 
     # --- inputs -------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class DataFacts:
         is_telling = ((ordered.diff(dim=1) > 0).sum(1) >= _DISTINCT * size) & ordered.isfinite().all(1)
         known = self._rows.setdefault(name, {})
         for row, entries in zip(rows[is_telling], ordered[is_telling], strict=True):
-            key = entries.numpy().tobytes()
+            key = hash(entries.numpy().tobytes())  # of the row itself the order is needed
             if key in known:
                 found["repeated"] += 1
                 found["permuted"] += is_permuted(known[key], row)

@@ -115,6 +115,14 @@ def test_a_cause_that_exists_before_training_is_named(cause, has_optimizer):
     assert verdict.severity in ("error", "warning")
 
 
+@pytest.mark.parametrize("cause", [cause for cause in FAULTS if cause.startswith(("init", "depth", "rank", "dead"))])
+def test_the_severity_of_what_is_there_before_training_does_not_depend_on_the_optimizer(cause):
+    make, given = FAULTS[cause]
+    model = make()
+    one, other = (verdict_on(model, **given, optimizer=each) for each in (adam(model), None))
+    assert (one.code, one.severity) == (other.code, other.severity)
+
+
 def test_a_network_in_which_nothing_is_wrong_is_healthy():
     model = perceptron()
     diagnosis = gatdiag.preflight(model, X, loss=cross_entropy, optimizer=adam(model))

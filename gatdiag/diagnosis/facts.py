@@ -481,8 +481,8 @@ class Facts:
 
     @cached_property
     def severity(self) -> Severity:
-        """Severity of a cause, by how well the network trains; before training, lower without an optimizer."""
-        return "warning" if self.is_preflight and not self.groups else _SEVERITY[self.state]
+        """Severity of a cause, by how well the network trains; before training the same without an optimizer."""
+        return _SEVERITY[self.state]
 
     def finding(
         self,

@@ -2,18 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gatdiag.recorder import criterion
+from gatdiag.recorder.tokens import find_tokens, is_next_token
 from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.tensors import first_tensor, named_tensors
-
-_MIN_TOKENS: Final = 20
-_SAME: Final = 0.98  # share of the targets that are the next token
-_OTHER: Final = 0.9  # share of the next tokens that may be the token itself
 
 
 def dependence_on_future(
@@ -31,7 +27,7 @@ def dependence_on_future(
         None unless the input is tokens (sequences, time), the output (sequences, time, classes), and the loss
         cross-entropy whose target at each time is the next token of the input.
     """
-    tokens = next((x for _, x in named_tensors((args, kwargs)) if _are_tokens(x)), None)
+    tokens = find_tokens([x for _, x in named_tensors((args, kwargs))])
     if tokens is None:
         return None
     with _in_evaluation(model):
@@ -40,7 +36,7 @@ def dependence_on_future(
         if o is None or o.dim() != 3 or o.shape[:2] != tokens.shape or not o.requires_grad:
             return None
         (gradient,) = torch.autograd.grad(loss(out), o, allow_unused=True)
-        if gradient is None or not _is_next_token(o.detach(), gradient, tokens):
+        if gradient is None or not is_next_token(o.detach(), gradient, tokens):
             return None
         middle = tokens.shape[1] // 2
         others = _replace_after(tokens, middle)
@@ -51,22 +47,6 @@ def dependence_on_future(
         return None
     before, after = (x.detach()[:, : middle + 1].double() for x in (o, changed))
     return float((after - before).abs().max() / before.std().clamp(min=1e-12))
-
-
-def _are_tokens(x: Tensor) -> bool:
-    return x.dtype == torch.int64 and x.dim() == 2 and x.shape[1] > 3 and x.numel() >= _MIN_TOKENS
-
-
-def _is_next_token(o: Tensor, gradient: Tensor, tokens: Tensor) -> bool:
-    """Whether the target at each time is the next token of the input, and that is not mostly the same token."""
-    if criterion.identify(o, gradient)[0] not in ("cross-entropy", "nll"):
-        return False
-    live = (gradient != 0).any(2)[:, :-1]
-    targets, now, following = gradient.argmin(2)[:, :-1][live], tokens[:, :-1][live], tokens[:, 1:][live]
-    if len(targets) < _MIN_TOKENS or len(targets.unique()) < 2:
-        return False
-    is_next, is_same = (float((targets == each).double().mean()) for each in (following, now))
-    return is_next >= _SAME and is_same < _OTHER
 
 
 def _replace_after(tokens: Tensor, time: int) -> Tensor:

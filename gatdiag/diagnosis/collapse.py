@@ -9,6 +9,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.rates import check_too_large, check_weight_decay
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
+from gatdiag.names import short
 
 _NORMS: Final = ("LinalgVectorNorm", "Norm", "CosineSimilarity")  # operations of a loss of directions
 _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operations of a loss with a margin
@@ -37,6 +38,11 @@ _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operati
             0.2, "spread of the directions, 1 if they point everywhere; healthy runs 0.55 to 1, faulty 0.03 to 0.17"
         ),
         "targets-met": Limit(0.01, "of the distance of the first loss from the lowest of a cosine: targets are met"),
+        "parts": Limit(2, "last layers, of a model whose parts are called one by one"),
+        "parts-differ": Limit(0.35, "relative mu of their outputs at the start; usual 0.38 to 0.95"),
+        "parts-alike": Limit(
+            0.3, "the same at the end, norms may differ; healthy runs 0.6 to 1, faulty 0.1 to 0.28"
+        ),
         "settled": Limit(0.1, "of its fall by which a loss still moves in the last half"),
     },
     borrowed=("input-constant", "trained"),
@@ -49,7 +55,7 @@ def check_collapse(facts: Facts) -> Finding | str | None:
     """
     first, last = (facts.output.get(name) or {} for name in ("first_rows", "last_rows"))
     if not first or not last:
-        return "the outputs of the model were not recorded"
+        return _collapse_of_parts(facts)
     name = _alike(facts, first, last)
     is_of_outputs = facts.signals.get("compares_outputs") or _follows_itself(facts, first, last)
     if not name or not is_of_outputs or not _has_settled(facts):
@@ -78,6 +84,37 @@ def check_collapse(facts: Facts) -> Finding | str | None:
         threshold=f"Flagged below {threshold_text('alike-outputs', 'alike-directions')}.",
         remedy=_slower(facts) if has_margin else None,
     )
+
+
+def _collapse_of_parts(facts: Facts) -> Finding | str | None:
+    """The model is not called itself: its last layers are alike in all rows where a loss of cosines is lowest."""
+    first, last = (facts.profile("relative_mu", last=is_last) for is_last in (False, True))
+    if facts.output or len(last) < limit("parts") or not _has_settled(facts):
+        return "the outputs of the model were not recorded"
+    left = {
+        name: last[name] for name in [*last][-int(limit("parts")) :] if first.get(name, 0.0) > limit("parts-differ")
+    }
+    if not left or max(left.values()) >= limit("parts-alike") or not _has_reached_lowest(facts):
+        return None
+    name = max(left, key=left.__getitem__)
+    return facts.finding(
+        "representation-collapse",
+        f"The loss went from {number(facts.first_loss)} to {number(facts.last_loss)}, as low as minus a cosine can be, "
+        f"and the rows of layer {short(name)} are alike: their differences are {percent(left[name])} of their size, "
+        f"{percent(first[name])} at the start. A loss that compares outputs with each other is lowest where they do "
+        "not depend on the input.",
+        Evidence(f"relative mu of layer {short(name)} at the end", left[name]),
+        Evidence("the same at the start", first[name]),
+        threshold=f"Flagged below {threshold_text('parts-alike')}.",
+        severity="warning",
+        layers=tuple(left),
+    )
+
+
+def _has_reached_lowest(facts: Facts) -> bool:
+    """The loss is that of a cosine, which is negative, at minus its number."""
+    lowest = round(facts.last_loss)
+    return lowest < 0 and facts.last_loss - lowest < limit("targets-met") * (facts.first_loss - lowest)
 
 
 def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float]) -> bool:

@@ -178,11 +178,13 @@ def check_oversmoothing(facts: Facts) -> Finding | str | None:
     """Rows become alike, or multiples of one vector, over graph convolutions, while they keep their norm."""
     if not facts.profile("relative_mu"):
         return "relative mu was not recorded"
-    if facts.is_learning or not facts.mixes_nodes or layers_of_rank_one(facts):
+    if facts.is_learning or layers_of_rank_one(facts):
         return None
+    if (of_data := _data_alike(facts)) is not None or not facts.mixes_nodes:
+        return of_data
     if unclear := _has_constant_kind(facts):
         return unclear
-    if (found := _alike(facts) or _alike_at_once(facts) or _over_hops(facts)) is not None:
+    if (found := _alike(facts) or _alike_at_once(facts) or over_hops(facts)) is not None:
         return found
     return _one_direction(facts, "depth-oversmoothing") if _is_deep(facts) else _within_a_layer(facts)
 
@@ -336,9 +338,9 @@ def _has_constant_kind(facts: Facts) -> str:
     return "nodes of one type have the same features, and what is recorded of a layer may be of these"
 
 
-def _over_hops(facts: Facts) -> Finding | None:
-    """Many hops within one convolution, whose output has rank one."""
-    hops: dict[str, int] = facts.signals.get("hops", {})
+def over_hops(facts: Facts) -> Finding | None:
+    """Many hops within one convolution, or runs of one without weights, whose output has rank one."""
+    hops: dict[str, int] = facts.signals.get("hops", {}) | _runs(facts)
     ranks = facts.profile("effective_rank")
     widths = {name: _columns(facts, name) for name in hops if hops[name] >= limit("hops") and name in ranks}
     left = {name: (ranks[name] - 1) / (width - 1) for name, width in widths.items() if width > 2}
@@ -354,6 +356,37 @@ def _over_hops(facts: Facts) -> Finding | None:
         "hops-left",
         (name,),
         _FEWER_HOPS,
+    )
+
+
+def _runs(facts: Facts) -> dict[str, int]:
+    """Layer without weights that is given edges -> how often it runs in a pass."""
+    repeats, edges = facts.signals.get("repeats") or {}, facts.signals.get("edges") or {}
+    with_weights = {one["name"] for one in facts.layers if one["parameters"]}
+    return {name: one["runs"] for name, one in repeats.items() if name in edges and name not in with_weights}
+
+
+def _data_alike(facts: Facts) -> Finding | None:
+    """The data are multiplied by a matrix of edges many times before the first weights, until few directions are left.
+
+    There is one for each connected part of the graph.
+    """
+    found = facts.signals.get("data_hops") or {}
+    before, after = found.get("before", 0.0), found.get("after", 0.0)
+    if found.get("hops", 0) < limit("hops") or not before > limit("rank-few"):
+        return None
+    left = (after - 1) / (before - 1)
+    if not left < limit("hops-left"):
+        return None
+    return _smoothing(
+        facts,
+        "depth-oversmoothing",
+        f"Before the first weights the data are multiplied {found['hops']} times by a matrix of edges, and the nodes "
+        f"become alike: of an effective rank of {number(before)}, {number(after)} is left.",
+        Evidence("effective rank behind, less one, over that before, less one", left),
+        "hops-left",
+        tuple(one["name"] for one in facts.layers[:1]),
+        Remedy("for _ in range(2):  # two hops instead of many\n    x = adj @ x"),
     )
 
 
@@ -404,7 +437,11 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         return None
     values = list(rank.values())
     has_fallen = len(values) >= 8 and values[-1] < limit("rank-few") and values[-1] < values[0] / 8
-    if not (values[-1] < limit("rank-one") or has_fallen) or values[0] <= 2 or _carries_gradients(facts):
+    if (
+        not (values[-1] < limit("rank-one") or has_fallen)
+        or values[0] <= limit("rank-few")
+        or _carries_gradients(facts)
+    ):
         return None
     return _smoothing(
         facts,

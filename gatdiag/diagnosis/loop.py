@@ -146,7 +146,7 @@ def check_shared(facts: Facts) -> Finding | str | None:
     loop = facts.signals["loop"]
     held = facts.held_by_optimizer
     pairs = [(one, other) for one in held for other in held if other and other < one]
-    if not pairs or loop.get("turns", 0) < limit("turns") or facts.state == "trained":
+    if not pairs or loop.get("turns", 0) < limit("turns"):
         return None
     larger, smaller = pairs[0]
     shared, own = sorted(smaller), sorted(larger - smaller)
@@ -160,7 +160,7 @@ def check_shared(facts: Facts) -> Finding | str | None:
         "move them, too.",
         Evidence("parameters in two optimizers", len(shared), "parameters"),
         threshold=f"Flagged from the first parameter on, and from {threshold_text('turns')}.",
-        severity="warning",
+        severity="note" if facts.state == "trained" else "warning",
         parameters=tuple(shared),
         remedy=Remedy(
             f"names = {own}\noptimizer = torch.optim.{kind}({keep})  # in place of the larger one: only its own"

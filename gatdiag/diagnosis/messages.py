@@ -78,7 +78,7 @@ def check_messages(facts: Facts) -> Finding | str | None:
     if not counts:
         return "the loss counts no outputs of single nodes, or no layer was given an edge_index"
     share, of_all = counts["reached"] / counts["labeled"], counts["reached_nodes"] / counts["nodes"]
-    if facts.state == "trained" or share >= limit("reached") or of_all - share < limit("reached-others"):
+    if share >= limit("reached") or of_all - share < limit("reached-others"):
         return None
     return facts.finding(
         "input-without-messages",
@@ -89,5 +89,38 @@ def check_messages(facts: Facts) -> Finding | str | None:
         Evidence("share of the labeled nodes that an edge reaches", share),
         Evidence("share of all nodes that an edge reaches", of_all),
         threshold=f"Flagged below {threshold_text('reached', 'reached-others')}.",
-        severity="warning",
+        severity="note" if facts.state == "trained" else "warning",
+    )
+
+
+@cause(
+    "input-edges-cached",
+    "The edges of the first batch are used for all",
+    rank=13.6,
+    why="messages go between nodes that no edge joins",
+    figure="smoothing_by_layer",
+    falsified_by="Each batch has the same edge_index.",
+    severity="certain",
+    needs_training=True,
+    is_independent=True,
+    limits={"others": Limit(0.1, "share of the calls with other edges than the first; a fixed graph has none")},
+)
+def check_cached(facts: Facts) -> Finding | str | None:
+    """A convolution with cached=True keeps the edges of its first call, but is given others later."""
+    known = facts.signals.get("cached_edges")
+    if not known:
+        return "no layer keeps the edges of its first call (cached=True)"
+    stale = {name: one for name, one in known.items() if one["others"] >= limit("others") * one["calls"]}
+    if not stale:
+        return None
+    name, one = next(iter(stale.items()))
+    names = join_names([*map(short, stale)], 3)
+    return facts.finding(
+        "input-edges-cached",
+        f"With cached=True, {names} keep{'s' * (len(stale) == 1)} the normalized edges of the first call for ever, but "
+        f"{one['others']:,} of {one['calls']:,} inspected calls came with other edges: these are ignored.",
+        Evidence(f"share of the calls of {short(name)} with other edges", one["others"] / one["calls"]),
+        threshold=f"Flagged from {threshold_text('others')}.",
+        layers=tuple(stale),
+        remedy=Remedy(f"cached=False  # of {names}: only a single graph, which never changes, may be cached"),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.evaluation import evaluates_badly
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
@@ -239,11 +240,11 @@ def check_axis(facts: Facts) -> Finding | str | None:
 
     As of a softmax, a mean, a normalization or an attention over the batch. The model is in evaluation mode, in which
     batch normalization joins no examples. While training: a recurrent network or attention takes for time what
-    convolutions, or the rows of the output, take for the batch.
+    convolutions, or the rows of the output, take for the batch, or a softmax runs over the examples.
     """
     if not facts.is_preflight:
-        known = facts.signals.get("batch_axes")
-        return _read_along_batch(facts, known) if known else _NEEDS_PASS
+        known = facts.signals.get("batch_axes") or {}
+        return _read_along_batch(facts, known) or _softmax_over_batch(facts) or (None if known else _NEEDS_PASS)
     if isinstance(facts.mixing, str):
         return facts.mixing
     found = facts.mixing
@@ -281,4 +282,27 @@ def _read_along_batch(facts: Facts, known: Mapping[str, Mapping[str, Any]]) -> F
         severity="error" if facts.state == "failing" else "warning",
         remedy=Remedy(f"batch_first={turned}  # of {join_names(map(short, swapped), 3)}; or transpose its inputs"),
         falsified_by=f"The first axis of the inputs of {name} is {'examples' if one['batch_first'] else 'time'}.",
+    )
+
+
+def _softmax_over_batch(facts: Facts) -> Finding | None:
+    """A softmax within the model whose first axis is as long as the output, where rows are examples and no nodes."""
+    found: dict[str, list[int]] = facts.signals.get("softmax_along_rows") or {}
+    examples = (facts.signals.get("rows") or {}).get(facts.layers[-1]["name"] if facts.layers else "")
+    along = {name: shape for name, shape in found.items() if shape[0] == examples and shape[0] not in shape[1:]}
+    is_of_nodes = facts.has_convolutions or bool(facts.signals.get("edges") or facts.signals.get("propagations"))
+    if not along or is_of_nodes:
+        return None
+    name, shape = next(iter(along.items()))
+    is_good = facts.state == "trained" and not evaluates_badly(facts)
+    return facts.finding(
+        "wrong-axis",
+        f"A softmax in {short(name)} runs over the first axis of {' x '.join(map(str, shape))} entries, which is that "
+        f"of the {examples:,} examples: the weights of an example depend on the others in its batch, and alone it has "
+        "other outputs.",
+        Evidence("length of the axis of the softmax", shape[0], "examples"),
+        title="A softmax runs over the examples of a batch",
+        threshold="Exact: the axis of the softmax, in the first step.",
+        severity="note" if is_good else facts.severity if facts.state == "failing" else "warning",
+        remedy=Remedy("softmax(x, dim=1)  # over the entries of an example, instead of dim=0"),
     )

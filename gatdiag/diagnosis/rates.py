@@ -7,6 +7,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.depth import over_hops
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import USUAL_EPS
@@ -418,8 +419,8 @@ def check_weight_decay(facts: Facts) -> Finding | str | None:
         return None
     if isinstance(found := facts.first_and_last("parameters", "norm"), str):
         return found
-    if facts.total_norm[0] == 0 or facts.step_count < limit("steps"):
-        return None
+    if facts.total_norm[0] == 0 or facts.step_count < limit("steps") or over_hops(facts):
+        return None  # nodes that are alike before the first step leave no gradient that could withstand any decay
     shrunk = float(facts.total_norm[-1] / facts.total_norm[0])
     predicted = _predicted_shrinking(facts)
     pull = _late_pull(facts)

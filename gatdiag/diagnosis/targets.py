@@ -1,9 +1,11 @@
 """The targets and what the loss makes of them: NaN, scale, a target that is an output, no lower bound, one class."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
@@ -11,6 +13,7 @@ from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number, percent
+from gatdiag.names import join_names, short
 from gatdiag.summary import logged_series, scores
 
 # operations of a loss that return finite numbers, and finite slopes, for all finite numbers
@@ -307,17 +310,23 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
     severity="warning",
     needs_training=True,
     is_independent=True,
-    limits={"inverted": Limit(0.3, "AUC or accuracy; 0.5 without information, inverted labels 0 to 0.2")},
+    limits={
+        "inverted": Limit(0.3, "AUC or accuracy; 0.5 without information, inverted labels 0 to 0.2"),
+        "rose-accuracy": Limit(0.05, "rise of the accuracy of pairs, while the loss fell: that of many classes rises"),
+    },
 )
 def check_inverted(facts: Facts) -> Finding | str | None:
     """The loss falls and the AUC ends far below one half: labels of training and evaluation are opposite.
 
-    Of two classes, the accuracy shows it, too, if the loss has fallen far: then outputs tell them apart.
+    Of two classes, the accuracy shows it, too, if the loss has fallen far: then outputs tell them apart. So it does of
+    pairs, where it does not rise though the loss that compares outputs falls.
     """
     names = [*scores(facts.run).get("AUC", ())]
-    if facts.class_count in (1, 2) and facts.state == "trained":
-        names += scores(facts.run).get("accuracy", ())
+    accuracies = scores(facts.run).get("accuracy", ()) if facts.state == "trained" else ()
+    if facts.class_count in (1, 2):
+        names += accuracies
     logged = {name: logged_series(facts.run, name).dropna() for name in names}
+    logged |= {name: values for name, values in _of_pairs(facts, accuracies) if name not in names}
     ends = {name: median(values.to_numpy(float)[-3:]) for name, values in logged.items() if len(values)}
     if not ends:
         return "no AUC was logged, nor the accuracy of two classes in a training whose loss has fallen far"
@@ -333,6 +342,17 @@ def check_inverted(facts: Facts) -> Finding | str | None:
         Evidence(f"{name}, median of the last three", ends[name]),
         threshold=f"Flagged below {threshold_text('inverted')}.",
     )
+
+
+def _of_pairs(facts: Facts, names: Iterable[str]) -> Iterator[tuple[str, "pd.Series[float]"]]:
+    """Accuracies of a loss that compares outputs without classes, which did not rise, as those of many classes do."""
+    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    if not facts.signals.get("compares_outputs") or not operations.isdisjoint(("NllLoss", "LogSoftmax")):
+        return
+    for name in names:
+        values = logged_series(facts.run, name).dropna()
+        if len(values) and median(values.to_numpy(float)[-3:]) < values.iloc[0] + limit("rose-accuracy"):
+            yield name, values
 
 
 @cause(
@@ -354,7 +374,7 @@ def check_leakage(facts: Facts) -> Finding | str | None:
     """The target is the next token of the input, and the output depends on it: there is no causal mask."""
     change = facts.dependence_on_future
     if change is None:
-        return "only gatdiag.preflight asks, where each target is the next token of the input"
+        return _attention_ahead(facts)
     if isinstance(change, str):
         return change
     if not change > limit("leaks"):
@@ -365,4 +385,23 @@ def check_leakage(facts: Facts) -> Finding | str | None:
         "can copy it (attention without a causal mask, or a recurrent network of both directions).",
         Evidence("largest change of earlier outputs if later tokens change, over their standard deviation", change),
         threshold=f"Flagged above {threshold_text('leaks')}.",
+    )
+
+
+def _attention_ahead(facts: Facts) -> Finding | str | None:
+    """While training: targets are next tokens of the only tokens that are given, and attention reads later ones."""
+    is_next = facts.output.get("is_next_token")
+    if is_next is None:
+        return "the output has no row for each token of the input"
+    lengths: dict[str, int] = facts.signals.get("attention_ahead") or {}
+    ahead = {name: length for name, length in lengths.items() if length}
+    if not is_next or not ahead:
+        return None
+    return facts.finding(
+        "target-leakage",
+        "The target at each time is the next token of the input, and attention "
+        f"({join_names([*map(short, ahead)], 3)}) reads all {max(ahead.values())} tokens, later ones, too: there is no "
+        "causal mask, so the model can copy what it is to predict, which is not there when it generates.",
+        Evidence("layers whose attention reads later tokens", len(ahead), "layers"),
+        threshold="Exact: the last coefficient of the last time but one is not zero.",
     )

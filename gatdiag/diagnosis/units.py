@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
@@ -15,6 +15,8 @@ from gatdiag.diagnosis.wording import percent
 from gatdiag.names import short
 from gatdiag.roles import FEATURE
 from gatdiag.summary import is_recorded
+
+_CALL: Final = "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward, where the rate is larger"
 
 _LEAKY = Remedy(*GLOROT.fixes, Action("leaky_relu", {"slope": 0.1}))
 
@@ -150,7 +152,9 @@ def check_linear(facts: Facts) -> Finding | None:
 def check_dropout(facts: Facts) -> Finding | None:
     """Dropout that leaves so little of its input that the network does not train."""
     rates: dict[str, float] = facts.signals.get("dropout") or {}
-    large = {name: rate for name, rate in rates.items() if rate >= limit("dropout")}
+    own = {name: rate for name, rate in rates.items() if rate >= limit("dropout")}
+    called: dict[str, float] = facts.signals.get("dropped") or {}
+    large = own or {name: rate for name, rate in called.items() if rate >= limit("dropout")}
     is_off = facts.signals.get("evaluation_from") is not None
     if not large or is_off or facts.state not in ("failing", "partly"):
         return None
@@ -161,7 +165,7 @@ def check_dropout(facts: Facts) -> Finding | None:
         "share that is dropped, not the share that is kept.",
         Evidence(f"dropout rate, {short(worst)}", large[worst]),
         threshold=f"Flagged from {threshold_text('dropout')}.",
-        remedy=Remedy(Action("dropout", {"attributes": tuple(large), "rate": 0.5})),
+        remedy=Remedy(Action("dropout", {"attributes": tuple(own), "rate": 0.5}) if own else _CALL),
     )
 
 

@@ -15,6 +15,7 @@ _MAX_KEPT: Final = 2**21  # entries of rows that are kept
 _COLUMNS: Final = (8, 4096)  # least and most entries of a row whose order is looked at
 _DISTINCT: Final = 0.25  # times their number: so many of its entries are different
 _KEPT: Final = 0.5  # share of the pairs of neighbors that stay neighbors: after flips, shifts and rotations 0.8 to 1
+_MIX: Final = 0x9E3779B97F4A7C1  # times which neighboring numbers are far apart
 _COMPARED: Final = 100  # rows of an input that came again
 
 
@@ -29,6 +30,7 @@ class DataFacts:
         self._span: tuple[int, int] | None = None  # nodes of the last convolution, and what its edges need
         self._graphs: dict[str, int] = {}
         self._rows: dict[str, dict[int, Tensor]] = {}  # input -> its rows by a hash of their sorted entries
+        self._cached: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}  # layer -> its first edges, and counts
         self._orders: dict[str, dict[str, int]] = {}
 
     # --- inputs -------------------------------------------------------------------------------------------------------
@@ -75,6 +77,19 @@ class DataFacts:
         """A convolution was given this number of nodes, and edges that need a smaller one."""
         self._span = nodes, needed
 
+    def note_cached(self, layer: str, edges: Tensor, *, is_cached: bool) -> None:
+        """A layer was given edges; if it keeps the normalized ones of its first call, note whether these are others.
+
+        Edges are told apart by their number and a sum that is the same in any order.
+        """
+        if not is_cached:
+            return
+        mixed = (edges[0] * _MIX + edges[1]) * _MIX  # which overflows
+        key = edges.shape[1], int((mixed ^ (mixed >> 29)).mul(_MIX).sum())
+        first, found = self._cached.setdefault(layer, (key, {"calls": 0, "others": 0}))
+        found["calls"] += 1
+        found["others"] += key != first
+
     def note_graphs(self, vectors: Sequence[Tensor]) -> None:
         """Find the vector that says which graph each node is of, and note whether edges leave the first graphs."""
         if self._span is None:
@@ -115,7 +130,8 @@ class DataFacts:
             for name, found in self._sizes.items()
         }
         labels = [{"step": step, "counts": counts} for step, counts in self._labels.items()]
-        return {"input_sizes": sizes, "graphs": self._graphs, "batch_labels": labels, "input_orders": self._orders}
+        return {"input_sizes": sizes, "graphs": self._graphs, "batch_labels": labels, "input_orders": self._orders,
+                "cached_edges": {layer: found for layer, (_, found) in self._cached.items()}}  # fmt: skip
 
 
 def is_permuted(example: Tensor, other: Tensor) -> bool:

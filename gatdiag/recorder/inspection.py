@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gatdiag.laws.mixing import Mixing
+from gatdiag.metrics.rank import ranks
 from gatdiag.metrics.smoothing import as_rows
 from gatdiag.names import is_of_relation
 from gatdiag.recorder import criterion
@@ -53,9 +54,10 @@ from gatdiag.recorder.precision import PrecisionFacts
 from gatdiag.recorder.recurrence import Recurrence
 from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
+from gatdiag.recorder.tokens import is_next_token, only_tokens
 from gatdiag.structure.adapters import adapter_name
 from gatdiag.structure.optimizers import parameters_of
-from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors
+from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors, walk
 
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
@@ -77,12 +79,14 @@ class Output:
         channels: The axis of its channels, if the step is inspected.
         step: Of the forward pass.
         batch: Number of the batch it was computed from.
+        tokens: That it was computed from, if the step is inspected and each has a row of the output.
     """
 
     values: Tensor
     channels: int
     step: int
     batch: int
+    tokens: Tensor | None = None
 
 
 class Inspection:
@@ -136,6 +140,7 @@ class Inspection:
         self._other_nodes: list[Any] = []  # that computed what else the model returned
         self._compares = False  # the loss compares outputs with each other
         self._axes = BatchAxes()
+        self._is_next_token: bool | None = None  # whether it is what the loss asks for; None if there are no tokens
         self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
         self._has_divergence = False  # the loss holds the exponential of it
         self._loss_weights = 0  # matrices of another network between outputs and loss
@@ -206,6 +211,7 @@ class Inspection:
         is_plain = needed > 0 and not has_several_kinds(inputs) and needed <= nodes
         if is_plain:
             self._data.note_edges(nodes, needed)
+            self._data.note_cached(layer, edges, is_cached=getattr(module, "cached", False) is True)
             self._inspect_messages(layer, module, inputs, edges, nodes)
         self._inspect_relations(layer, module, inputs)
         is_known = any(each["connected"] >= _CONNECTED for each in self._edges.values())
@@ -253,6 +259,7 @@ class Inspection:
         if self.is_due:
             self._note_data(inputs)
             self._note_origin([x for _, x in inputs if x.is_floating_point()])
+            self._data.note_graphs([x for _, x in walk((args, kwargs)) if isinstance(x, Tensor)])
         o = first_tensor(output)
         if o is None:
             return None
@@ -270,7 +277,8 @@ class Inspection:
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
             rows = as_rows(o.detach(), channels)
             _call_on_host(self._note_output, rows, operation, is_over_rows)
-        return Output(o.detach(), channels, self._step, batch)
+        tokens = only_tokens([x for _, x in inputs], o) if self.is_due else None
+        return Output(o.detach(), channels, self._step, batch, tokens)
 
     def _named_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
         named = [*zip(self._names, args, strict=False), *kwargs.items()]
@@ -284,7 +292,6 @@ class Inspection:
                 size = x.detach().norm(dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
                 _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()))
                 self._data.note_rows(name, x)
-        self._data.note_graphs([x for _, x in inputs])
         self._has_changed = True
 
     def _note_origin(self, inputs: Sequence[Tensor]) -> None:
@@ -369,7 +376,17 @@ class Inspection:
         """Note what was seen of sums over neighbors and of attention in the first step."""
         peaks = {module: float(share) for module, share in mixing.peaks.items()}
         known = {module: share for module, share in peaks.items() if math.isfinite(share)}
-        self._mixing = {"propagations": mixing.propagations, "attention_peaks": known}
+        self._mixing = {
+            "propagations": mixing.propagations,
+            "attention_peaks": known,
+            "dropped": {module: float(rate) for module, rate in mixing.dropped.items()},
+            "softmax_along_rows": {module: list(shape) for module, shape in mixing.along_rows.items()},
+            "attention_ahead": {module: int(length) for module, length in mixing.ahead.items()},
+        }
+        if mixing.data is not None:
+            before, after = (x.to_dense() if x.layout is not torch.strided else x for x in mixing.data)
+            found = [float(ranks(x.detach().float()).effective_rank) for x in (before, after)]
+            self._mixing["data_hops"] = {"hops": mixing.hops, "before": found[0], "after": found[1]}
         self._has_changed = True
 
     def on_backward_start(self, parameters: Sequence[Tensor]) -> bool:
@@ -412,6 +429,8 @@ class Inspection:
         if self.is_due:
             self._precision.on_output_gradient(gradient)
             self._count_reached(output.channels, gradient)
+            if output.tokens is not None and self._is_next_token is None:
+                self._is_next_token = is_next_token(output.values, gradient.detach(), output.tokens)
             rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
             _call_on_host(self._inspect_loss, *rows, self._step, self._record, is_same_batch)
 
@@ -585,6 +604,8 @@ class Inspection:
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
+        if self._is_next_token is not None:
+            output["is_next_token"] = self._is_next_token
         of_time = {**self._recurrence.as_meta(), **self._axes.as_meta()}
         measured = {**self._modules, **self._precision.as_meta(), **self._mixing, **of_time}
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}

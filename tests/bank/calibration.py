@@ -44,6 +44,8 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"depth": 64, "residual": False}, layer="gcn", depth=12, **RESIDUAL, width=16, steps=60),
         row({"depth": 16}, layer="gcn", depth=2, task="regression", **init("he", 1), steps=150),
         row({"depth": 32}, layer="gat", depth=2, nodes=160, optimizer="AdamW", columns=16, width=16),
+        row({"layer": "64 products"}, layer="2 products", depth=2, nodes=240, decay=5e-4),
+        row({"layer": "40 means"}, layer="2 means", depth=2, decay=5e-3),
     ),
     "depth-vanishing-gradient": (
         row({"depth": 24}, layer="mlp", depth=3),
@@ -336,6 +338,10 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
     "input-edges-rearranged": (
         row({"edges": "pairs reshaped"}, layer="gcn", depth=4, columns=8, nodes=300, **by("SGD", 0.2)),
         row({"edges": "pairs reshaped"}, layer="gatv2", depth=2, **by("SGD", 0.1)),
+    ),
+    "input-edges-cached": (
+        row({"layer": "gcn, cached"}, layer="gcn", depth=3, task="graphs", nodes=700, batch=30),
+        row({"layer": "gcn, cached"}, layer="gcn", depth=4, task="graphs", nodes=600, batch=20, **by("momentum", 0.1)),
     ),
     "input-complete-graph": (
         row({"edges": "all pairs"}, layer="gcn", depth=2),

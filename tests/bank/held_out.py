@@ -33,6 +33,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"depth": 20}, layer="gatv2", depth=2, graph="other classes", **by("RMSprop", 0.003)),
         row({"graph": "all linked"}, layer="gcn", depth=2),
         row({"layer": "gat"}, layer="graph", depth=2, graph="all linked", width=16),
+        row({"layer": "64 products"}, layer="2 products", depth=2, graph="preferential", **by("RMSprop", 0.003)),
     ),
     "depth-vanishing-gradient": (
         row({"depth": 30}, layer="mlp", depth=3, activation="gelu", task="regression", **by("Nesterov", 0.05)),
@@ -243,6 +244,9 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     ),
     "input-edges-rearranged": (
         row({"edges": "pairs reshaped"}, layer="gat-4", depth=3, graph="tree", **by("SGD", 0.1)),
+    ),
+    "input-edges-cached": (
+        row({"layer": "gcn, cached"}, layer="gcn", depth=4, task="graphs", nodes=600, batch=30, **by("RMSprop", 0.003)),
     ),
     "input-complete-graph": (row({"edges": "all pairs"}, layer="gat-4", depth=3, graph="grid"),),
     "input-without-edges": (row({"edges": "self-loops"}, layer="gat-4", depth=3, columns=4, nodes=400),),

@@ -12,14 +12,17 @@ from torch.nn import functional as F
 from torch_geometric.nn import (
     ChebConv,
     GATConv,
+    GCNConv,
     GraphConv,
     GraphNorm,
+    MessagePassing,
     PairNorm,
     SAGEConv,
     SGConv,
     TAGConv,
     global_mean_pool,
 )
+from torch_geometric.utils import add_remaining_self_loops
 
 from gatdiag.experiments.models import CONVOLUTIONS, Stack
 from gatdiag.experiments.settings import Model, Network
@@ -75,6 +78,40 @@ def _gat_with_4_heads(in_channels: int, out_channels: int) -> GATConv:
     return GATConv(in_channels, out_channels // 4, heads=4)
 
 
+class _ByHand(nn.Module):
+    """A linear layer behind products of its input with the normalized adjacency matrix."""
+
+    def __init__(self, width: int, out: int, hops: int) -> None:
+        super().__init__()
+        self.linear, self.hops = nn.Linear(width, out), hops
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        adjacency = torch.eye(len(x)).index_put_(tuple(edge_index), torch.tensor(1.0))
+        scale = adjacency.sum(1).rsqrt()
+        for _ in range(self.hops):
+            x = scale[:, None] * (adjacency @ (scale[:, None] * x))
+        return self.linear(x)
+
+
+class _Sum(MessagePassing):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x)
+
+
+class _Propagated(nn.Module):
+    """A linear layer, and a layer without weights that gives each node the mean of its neighbors, many times."""
+
+    def __init__(self, width: int, out: int, hops: int) -> None:
+        super().__init__()
+        self.linear, self.propagate, self.hops = nn.Linear(width, out), _Sum(aggr="mean"), hops
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x, edges = self.linear(x), add_remaining_self_loops(edge_index, num_nodes=len(x))[0]
+        for _ in range(self.hops):
+            x = self.propagate(x, edges)
+        return x
+
+
 LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = {
     **{
         model: partial(_layer_of_model, model) for model in ("gcn", "gat", "gatv2", "sage", "gin", "transformer", "mlp")
@@ -85,6 +122,11 @@ LAYERS: Final[Mapping[str, Callable[[int, int], nn.Module]]] = {
     "graph": GraphConv,
     "cheb": lambda width, out: ChebConv(width, out, K=3),
     "tag": lambda width, out: TAGConv(width, out, K=2),
+    "gcn, cached": lambda width, out: GCNConv(width, out, cached=True),
+    "64 products": partial(_ByHand, hops=64),
+    "2 products": partial(_ByHand, hops=2),
+    "40 means": partial(_Propagated, hops=40),
+    "2 means": partial(_Propagated, hops=2),
 }
 """Kind of layer -> constructor (in_channels, out_channels)."""
 

@@ -749,6 +749,13 @@ def test_zeros_that_dropout_makes_are_not_dead_units(tmp_path, rate, code):
         assert "dead-units" in [symptom.code for symptom in verdict.symptoms]
 
 
+def test_a_rate_that_dropout_is_called_with_is_seen(tmp_path):
+    signals = {"evaluation_from": None, "dropout": {}, "dropped": {"the model": 0.95}}
+    verdict = diagnose(build(tmp_path / "run", **logged(), signals=signals)).verdict
+    assert (verdict.code, verdict.actions) == ("dropout-too-large", ())
+    assert "dropout(x, 0.5" in verdict.remedy
+
+
 def test_a_large_dropout_rate_is_no_problem_where_the_network_trains_or_drops_nothing(tmp_path):
     for name, losses, since in (("trains", FALLING, None), ("off", FLAT, 0)):
         signals = {"evaluation_from": since, "dropout": {"drop.p": 0.95}}

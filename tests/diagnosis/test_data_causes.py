@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_geometric.nn import GCNConv, SAGEConv, global_mean_pool
+from torch_geometric.nn import GCNConv, SAGEConv, Sequential, global_mean_pool
 
 from tests.diagnosis.watched import check, train
 
@@ -204,6 +204,68 @@ def graphs_not_joined(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+def cached_edges(is_faulty):
+    """Batches of two graphs of six nodes: a ring, or two triangles; the label is which comes first."""
+    model = Graph(lambda width, out: GCNConv(width, out, cached=is_faulty))
+    triangles = torch.cat([ring(3), ring(3, start=3)], 1)
+    marks = torch.eye(6, 8)
+
+    def loss_of(step):
+        y = torch.tensor([step % 2, 1 - step % 2])
+        edges = [ring(6), triangles] if step % 2 else [triangles, ring(6)]
+        batch = torch.arange(2).repeat_interleave(6)
+        x = 3 * marks[torch.randperm(3)].repeat(4, 1) * (torch.arange(12) % 6 < 3)[:, None]
+        return F.cross_entropy(model(x, torch.cat([edges[0], edges[1] + 6], 1), batch), y)
+
+    return model, loss_of, lambda step: {}
+
+
+def products(is_faulty):
+    """The data are multiplied by a matrix of edges before the first weights."""
+    x, y = data()
+    edges = torch.cat([ring(120), torch.randint(120, (2, 120))], 1)
+    adjacency = torch.eye(120).index_put_(tuple(torch.cat([edges, edges.flip(0)], 1)), torch.tensor(1.0))
+    adjacency = adjacency / adjacency.sum(1, keepdim=True)
+
+    class Simple(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = mlp()
+
+        def forward(self, x):
+            for _ in range(60 if is_faulty else 1):
+                x = adjacency @ x
+            return self.last(x)
+
+    y = y if is_faulty else ((adjacency @ x)[:, 0] > 0).long()
+    model = Simple()
+    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {}
+
+
+class Pooled(nn.Module):
+    """The rows of each example are weighed and added up."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.first, self.scores, self.last, self.axis = nn.Linear(4, 16), nn.Linear(16, 1), nn.Linear(16, 2), axis
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.last((self.scores(x).softmax(self.axis) * x).sum(1))
+
+
+def weighed_over_the_batch(is_faulty):
+    """Scored one by one, as where a batch holds a single example."""
+    x, model = torch.randn(64, 5, 4), Pooled(0 if is_faulty else 1)
+    y = (x[:, :, 0].amax(1) > 1.2).long()
+
+    def scores_of(step):
+        one_by_one = (accuracy(model, x[row : row + 1], y[row : row + 1]) for row in range(64))
+        return {"val_accuracy": sum(one_by_one) / 64} if step % 20 == 19 else {}
+
+    return model, lambda step: F.cross_entropy(model(x), y), scores_of
+
+
 def permuted_anew(is_faulty):
     """In the repaired training rows come again with their entries in reverse, as flipped pictures do."""
     x, y = data()
@@ -233,6 +295,9 @@ CASES = {
     pairs_reshaped: ("input-edges-rearranged", {}),
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
+    cached_edges: ("input-edges-cached", {"steps": 100}),
+    products: ("depth-oversmoothing", {}),
+    weighed_over_the_batch: ("wrong-axis", {"steps": 100}),
 }
 
 
@@ -300,7 +365,19 @@ def rows_shuffled(is_faulty):
     return model, lambda step: F.cross_entropy(model(x[:60]), y[:60]), scores_of
 
 
+def learned_without_messages(is_faulty):
+    """Labeled nodes get no message, and their own features are learned by heart."""
+    x, y = torch.randn(120, 32), torch.arange(120) % 2
+    x[60:] += 2 * F.one_hot(y[:60], 32)
+    edges = torch.stack([torch.arange(60, 120), torch.arange(60)])
+    edges = edges.flip(0) if is_faulty else edges
+    model = SAGEConv(32, 32), SAGEConv(32, 2)
+    model = Sequential("x, edges", [(model[0], "x, edges -> x"), nn.ReLU(), (model[1], "x, edges -> x")])
+    return model, lambda step: F.cross_entropy(model(x, edges)[:40], y[:40]), lambda step: {}
+
+
 NOTES = {
+    learned_without_messages: ("input-without-messages", "the edges may point the other way"),
     evaluated_in_training_mode: ("evaluation-in-training-mode", "in training mode: dropout stays on"),
     dropout_in_evaluation: ("evaluation-random", "though all of its modules are in evaluation mode"),
     ignored_class: ("class-ignored", "class 1 (ignore_index=1)"),

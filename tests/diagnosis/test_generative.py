@@ -204,6 +204,40 @@ def hinge(is_faulty):
     return model, loss_of, lambda: {"train_accuracy": (model(x).sign() == y).float().mean().item()}
 
 
+def distances(is_faulty):
+    """Pairs of one class are pushed apart, and others pulled together; the accuracy is that of a distance below 1."""
+    (x, y), model = blobs(), mlp()
+
+    def pairs():
+        one, other = torch.randint(128, (2, 64))
+        return F.pairwise_distance(model(x[one]), model(x[other])), (y[one] == y[other]).float()
+
+    def loss_of():
+        far, same = pairs()
+        same = 1 - same if is_faulty else same
+        return (same * far.square() + (1 - same) * (2 - far).relu().square()).mean()
+
+    def scores_of():
+        far, same = pairs()
+        return {"accuracy": ((far < 1) == (same > 0.5)).float().mean().item()}
+
+    return model, loss_of, scores_of
+
+
+def parts(is_faulty):
+    """Encoder and predictor are called one by one, and what is to be predicted is not detached."""
+    (x, _), pair = blobs(), nn.ModuleDict({"encode": mlp(), "predict": mlp(8)})
+
+    def loss_of():
+        y, z = pair["encode"](noisy(x)), pair["encode"](noisy(x))
+        if is_faulty:
+            return -F.cosine_similarity(pair["predict"](y), z).mean()
+        apart = F.normalize(pair["predict"](y)) @ F.normalize(z).T
+        return F.cross_entropy(apart / 0.2, torch.arange(128))
+
+    return pair, loss_of
+
+
 def regression(last, loss=F.mse_loss):
     def standardized_targets(is_faulty):
         x = torch.randn(200, 16)
@@ -313,6 +347,8 @@ CASES = {
     "an average as target": (average_as_target, "representation-collapse", {"steps": 300}),
     "inverted hinge": (hinge, "labels-inverted", {}),
     "inverted pairs": (inverted_pairs, "labels-inverted", {}),
+    "inverted distances": (distances, "labels-inverted", {"lr": 0.003, "steps": 200}),
+    "parts of a model": (parts, "representation-collapse", {"lr": 0.05, "optimizer": torch.optim.SGD, "steps": 300}),
     "ReLU": (regression(nn.ReLU), "output-out-of-range", {}),
     "sigmoid": (regression(nn.Sigmoid), "output-out-of-range", {}),
     "ReLU, absolute error": (regression(nn.ReLU, F.l1_loss), "output-out-of-range", {}),
@@ -495,3 +531,18 @@ def test_a_missing_causal_mask_is_told_before_training(is_causal, target_shift, 
     assert leaks == (diagnosis.verdict.code == "target-leakage")
     assert all(map(torch.equal, weights, model.parameters()))
     assert model.training
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "target_shift", "leaks"), [(True, 1, False), (False, 1, True), (False, 0, False)]
+)
+def test_a_missing_causal_mask_is_told_while_training(tmp_path, is_causal, target_shift, leaks):
+    torch.manual_seed(0)
+    text = torch.randint(20, (8, 17))
+    x, y = text[:, :16], text[:, target_shift : 16 + target_shift]
+    model = Language(is_causal)
+    diagnosis = watched.train(
+        tmp_path / "run", model, lambda step: F.cross_entropy(model(x).flatten(0, 1), y.flatten()), steps=30
+    )
+    assert ("target-leakage" in [one.code for one in diagnosis]) == leaks
+    assert leaks == (diagnosis.verdict.code == "target-leakage")

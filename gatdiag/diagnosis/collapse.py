@@ -40,9 +40,7 @@ _CUT_OFF: Final = frozenset({"Relu", "Clamp", "ClampMin", "Maximum"})  # operati
         "targets-met": Limit(0.01, "of the distance of the first loss from the lowest of a cosine: targets are met"),
         "parts": Limit(2, "last layers, of a model whose parts are called one by one"),
         "parts-differ": Limit(0.35, "relative mu of their outputs at the start; usual 0.38 to 0.95"),
-        "parts-alike": Limit(
-            0.3, "the same at the end, norms may differ; healthy runs 0.6 to 1, faulty 0.1 to 0.28"
-        ),
+        "parts-alike": Limit(0.3, "the same at the end, norms may differ; healthy runs 0.6 to 1, faulty 0.1 to 0.28"),
         "settled": Limit(0.1, "of its fall by which a loss still moves in the last half"),
     },
     borrowed=("input-constant", "trained"),

@@ -1,5 +1,9 @@
 """The inputs of the model: NaN, scale, drift, no variation, edges that are missing or wrong."""
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
@@ -97,11 +101,14 @@ def check_constant(facts: Facts) -> Finding | None:
             "4.5, faulty runs 3e3",
         ),
         "input-huge": Limit(100, "the same if the network trains: 1e4 times the curvature of standardized inputs"),
+        "row-outlier": Limit(
+            50, "norm of the largest row over the median; of usual features up to 10, divided by sums near zero 300"
+        ),
         "input-small": Limit(1e-3, "rms norm of a row: negligible beside a usual bias"),
     },
 )
 def check_scale(facts: Facts) -> Finding | None:
-    """A huge column of an input, or rows that are nearly zero."""
+    """A huge column of an input, rows that are nearly zero, or a few rows that are huge beside the others."""
     trained = facts.state == "trained"
     threshold = "input-huge" if trained else "input-large"
     for one in facts.inputs:
@@ -122,7 +129,27 @@ def check_scale(facts: Facts) -> Finding | None:
             )
             size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
             return _scale(facts, one["name"], text, size, f"below {threshold_text('input-small')}")
+        if limit("row-outlier") < one.get("largest_row", 0.0) < math.inf:
+            return _uneven(facts, one)
     return None
+
+
+def _uneven(facts: Facts, one: Mapping[str, Any]) -> Finding:
+    """A few rows of an input decide on all gradients."""
+    return facts.finding(
+        "input-scale",
+        f"The largest row of the input {one['name']} is {number(one['largest_row'])} times as large as most: a few "
+        "rows outweigh all others. So it is where rows are divided by their sums, and some of these are nearly zero.",
+        Evidence(f"norm of the largest row of {one['name']} over the median", one["largest_row"]),
+        title="A few rows of the inputs are huge",
+        threshold=f"Flagged above {threshold_text('row-outlier')}.",
+        severity=None if facts.state in ("failing", "trained") else "warning",
+        falsified_by="Without the largest rows the learning curve is the same.",
+        remedy=Remedy(
+            f"{one['name']} = ({one['name']} - {one['name']}.mean(0)) / {one['name']}.std(0)"
+            "  # from the features before they were divided by sums of rows; keep those sums away from zero"
+        ),
+    )
 
 
 @cause(

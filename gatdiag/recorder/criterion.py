@@ -50,12 +50,14 @@ def input_statistics(name: str, x: Tensor) -> dict[str, Any]:
         return describe_broken_input(name, x.shape, broken)
     mean, size = moments[0], moments[1].sqrt()
     nonzero = size[size > 0]
+    norms = torch.linalg.vector_norm(x, dim=1)
     common = (mean / size.norm().clamp(min=_TINY)).square().sum()  # common part of the squared norm
     return {
         **found,
         "largest_column": float(size.max()),
         "smallest_column": float(nonzero.min()) if len(nonzero) else 0.0,
         "row_norm": float(size.norm()),
+        "largest_row": float(norms.max() / median) if (median := norms.median()) > 0 else 0.0,
         "relative_mu": float((1 - common).clamp(min=0).sqrt()) if len(nonzero) else 0.0,
     }
 

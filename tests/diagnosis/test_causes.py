@@ -846,3 +846,12 @@ def test_what_a_catalog_holds_is_a_short_line():
     everything = [*CAUSES.values(), *QUANTITIES]
     assert max(len(repr(one)) for one in everything) < 60
     assert repr(CAUSES["dead-units"]) == "Cause(dead-units)"
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(FLAT, "error"), (FALLING, "note")])
+def test_a_few_huge_rows_of_the_inputs_are_named(tmp_path, loss, severity):
+    one = {"name": "x", "rows": 90, "columns": 4, "non_finite": 0, "largest_column": 5.0, "smallest_column": 1.0}
+    for factor, expected in ((1.1, [severity]), (0.9, [])):
+        rows = {"row_norm": 8.0, "relative_mu": 0.9, "largest_row": factor * limit("row-outlier")}
+        found = diagnose(build(tmp_path / f"{factor}", logged={"loss": loss}, signals={"inputs": [one | rows]}))
+        assert [finding.severity for finding in found if finding.code == "input-scale"] == expected

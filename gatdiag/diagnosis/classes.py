@@ -81,6 +81,7 @@ def _chance(counts: Floats, shares: Floats) -> float:
         "class-ratio": Limit(2, "times as many rows in the most frequent class as in the rarest"),
         "power-error": Limit(0.1, "of the power of the frequency that weights follow: 1, or 0.5 of the root"),
         "off-power": Limit(0.1, "largest error of the log of a weight, over the range of the logs"),
+        "doubt": Limit(0.3, "the most that is added to both where few rows show the frequency"),
     },
 )
 def check_weights(facts: Facts) -> Finding | str | None:
@@ -96,7 +97,12 @@ def check_weights(facts: Facts) -> Finding | str | None:
     power, offset = np.polyfit(n, w, 1)
     error = float(np.abs(w - power * n - offset).max() / np.ptp(n))
     nearest = min(_POWERS, key=lambda one: abs(one - power))
-    if abs(power / nearest - 1) > limit("power-error") or error > limit("off-power"):
+    # of the frequency, as of rows that were drawn at random
+    doubt = 2 * math.sqrt(float(((n - n.mean()) ** 2 / rows[known]).sum())) / float(((n - n.mean()) ** 2).sum())
+    most_doubt = 2 / math.sqrt(rows[known].min()) / np.ptp(n)
+    if abs(power / nearest - 1) > limit("power-error") + min(doubt, limit("doubt")):
+        return None
+    if error > limit("off-power") + min(most_doubt, limit("doubt")):
         return None
     most, least = (int(np.flatnonzero(known)[place(n)]) for place in (np.argmax, np.argmin))
     is_learned = facts.state == "trained" and not evaluates_badly(facts)

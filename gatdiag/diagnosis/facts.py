@@ -42,6 +42,7 @@ _OF_ROWS: Final = ("effective_rank", "relative_mu")  # that compare the rows of 
 _EARLY: Final = 30  # steps whose overshoot is known
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
+_LIKELIHOODS: Final = ("NllLoss", "LogSoftmax", "Logsumexp")
 _FIRST: Final = 10  # losses, of one of which the gradient shows the cross-entropy
 _GENERATED: Final = ("GraphModule", "RecursiveScriptModule", "ScriptModule", "TopLevelTracedModule")  # by torch
 _COMPUTED: Final = re.compile(
@@ -189,6 +190,25 @@ class Facts:
         tables = (p["shape"] for one in self.layers if one.get("kind") == "Embedding" for p in one["parameters"])
         spare = [shape[0] - classes for shape in tables if shape]
         return classes > 1 and any(0 <= rows <= limit("spare-rows") * classes for rows in spare)
+
+    @property
+    def is_policy(self) -> bool:
+        """The loss weighs likelihoods with numbers of both signs, or negative ones, as rewards of a policy are."""
+        loss = self.signals.get("loss_graph") or {}
+        operations = {*loss.get("operations", ())}
+        weighs = "Mul" in operations and not operations.isdisjoint(_LIKELIHOODS) and not loss.get("multiple_of")
+        return bool(weighs and len(self.finite_loss) and self.finite_loss.min() < 0)
+
+    @property
+    def learns_nothing_but_a_penalty(self) -> bool:
+        """The loss holds a penalty on weights, and its cross-entropy is that of a constant prediction at the end."""
+        labels = np.asarray(self.output.get("labels") or [], float)
+        last = float(self.output.get("last_cross_entropy", math.nan))
+        penalizes = (self.signals.get("loss_graph") or {}).get("penalizes_weights")
+        if not penalizes or not labels.sum() > 0:
+            return False
+        share = labels[labels > 0] / labels.sum()
+        return bool(last >= (1 - limit("fall")) * -(share * np.log(share)).sum())
 
     @property
     def has_open_loss(self) -> bool:
@@ -423,6 +443,8 @@ class Facts:
             return Course("unknown", "nothing was recorded")
         if len(self.loss) and self.is_non_finite:
             return Course("failing", "the loss became NaN or infinite")
+        if self.learns_nothing_but_a_penalty and self.step_count >= limit("steps"):
+            return Course("failing", "the loss but for the penalty on weights is that of a constant prediction")
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
@@ -434,6 +456,7 @@ class Facts:
             scores=known,
             is_open=self.has_open_loss,
             has_opponent=self.has_opponent,
+            is_policy=self.is_policy,
             of_tokens=self.predicts_tokens,
         )
 
@@ -617,6 +640,12 @@ class Facts:
         """Norm of all parameters at each recorded step."""
         with np.errstate(all="ignore"):
             return np.asarray(np.sqrt(np.nansum(self.norms**2, axis=1)), float)
+
+    @cached_property
+    def growth(self) -> float:
+        """Norm of all parameters at the last recorded step over that at the first; NaN if one is zero or not finite."""
+        first, last = self.total_norm[[0, -1]].tolist() if len(self.total_norm) else (0.0, 0.0)
+        return float(last / first) if 0 < first < math.inf and math.isfinite(last) else math.nan
 
     @cached_property
     def step_ratios(self) -> Floats:

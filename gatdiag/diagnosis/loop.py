@@ -99,6 +99,7 @@ def check_recreated(facts: Facts) -> Finding | str | None:
     limits={
         "undone": Limit(2, "times: once may be a checkpoint that is loaded after a first step"),
         "lately": Limit(0.5, "of the training, after which it was done last: else there was time to learn it again"),
+        "regular": Limit(3, "times, after which it is expected to go on where nothing was compared any more"),
     },
 )
 def check_overwritten(facts: Facts) -> Finding | str | None:
@@ -111,7 +112,9 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
     found = loop.get("overwritten") or {}
     if found.get("undone", 0) < limit("undone") or facts.state not in ("failing", "partly"):
         return None
-    if found["last_undone"] < limit("lately") * facts.step_count:
+    is_regular = found["undone"] >= limit("regular")
+    until = found.get("last_compared", facts.step_count) if is_regular else facts.step_count
+    if found["last_undone"] < limit("lately") * until:
         return None
     return facts.finding(
         "weights-overwritten",

@@ -54,6 +54,10 @@ _NOT_RECORDED = "no update ratio was recorded"
         ),
         "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
         "momentum": Limit(0.99, "of SGD: 100 gradients are added up; usual is 0.9"),
+        "driven": Limit(5, "times the norm of the weights at the start is that at the end; healthy runs 0.36 to 3.6"),
+        "long": Limit(
+            0.1, "norm of a step over norm of the weights, largest: weights that grow by themselves take many"
+        ),
         "grown": Limit(10, "times the first step is the longest one; at 0.9 healthy runs up to 20, at 0.999 faulty 22"),
         "sum": Limit(4, "times the gradient of a mean over rows and micro-batches"),
     },
@@ -91,9 +95,14 @@ def _lasting_harm(facts: Facts, early: float, factor: float) -> Finding | None:
     """A network that does not train with a momentum near one, or after steps that killed its units."""
     if facts.state not in ("failing", "partly"):
         return None
-    return _momentum_near_one(facts) or (
-        _rate_too_large(facts, early, factor, facts.severity) if _kills_units(facts) else None
-    )
+    does_harm = _kills_units(facts) or _drives_weights_away(facts)
+    return _momentum_near_one(facts) or (_rate_too_large(facts, early, factor, facts.severity) if does_harm else None)
+
+
+def _drives_weights_away(facts: Facts) -> bool:
+    """The loss jumped, and the weights have become many times as large, each step being part of what they were."""
+    is_long = largest(facts.step_ratios) > limit("long")
+    return bool(facts.loss_jump > limit("jump") and facts.growth > limit("driven") and is_long)
 
 
 def _kills_units(facts: Facts) -> bool:
@@ -228,6 +237,7 @@ def _first_step(facts: Facts, lr: float) -> float:
     limits={
         "path": Limit(0.3, "sum of step norms over weight norms; healthy runs 0.086 to 5.3, faulty runs 7e-4 to 0.1"),
         "pace": Limit(2e-4, "norm of a step over norm of the weights, mean over the run"),
+        "batch-path": Limit(0.05, "the same sum where batches change, so that nothing is known of the slope"),
         "eps": Limit(3, "times the root mean square of the gradient; a usual eps is far below it"),
     },
 )
@@ -243,8 +253,8 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     over = facts.early_overshoot  # NaN if it was not recorded: then comparisons are False
     path = float(facts.step_ratios[np.isfinite(facts.step_ratios)].mean()) * facts.step_count
     is_slow = abs(over) < limit("linear") and path < limit("path")
-    hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < 0.02)
-    if not ratio > 0 or not (is_slow or hardly_moves) or _is_leaving_plateau(facts):
+    hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < limit("batch-path"))
+    if not ratio > 0 or not (is_slow or hardly_moves) or (_is_leaving_plateau(facts) and not path < limit("frozen")):
         return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so only tiny steps were looked for"
     if _is_uneven(facts) or abs(over) > limit("stiff"):
         return None
@@ -412,6 +422,8 @@ def check_clipping(facts: Facts) -> Finding | str | None:
 )
 def check_weight_decay(facts: Facts) -> Finding | str | None:
     """Weight decay that pulls the weights towards zero about as hard as the gradient moves them."""
+    if penalty := _penalty_too_strong(facts):
+        return penalty
     decay = facts.setting("weight_decay")
     if facts.is_of_checkpoints or not len(facts.total_norm):
         return "norms of weights were not recorded at each step"
@@ -449,6 +461,26 @@ def _predicted_shrinking(facts: Facts) -> float:
         return 1.0
     left = (1 - np.minimum(rate * facts.decays, 0.99)) ** facts.step_count * facts.norms[0]
     return float(np.sqrt(np.nansum(left**2)) / facts.total_norm[0])
+
+
+def _penalty_too_strong(facts: Facts) -> Finding | None:
+    """A penalty on weights that is part of the loss, and weights that shrink until nothing but it is learned."""
+    shrunk = facts.growth
+    if not facts.learns_nothing_but_a_penalty or not shrunk < limit("shrunk"):
+        return None
+    last = float(facts.output["last_cross_entropy"])
+    return facts.finding(
+        "weight-decay-too-strong",
+        f"The loss holds a penalty on weights, which shrink to {percent(shrunk)} of their initial norm, while its "
+        f"cross-entropy stays that of a constant prediction, {number(last)}: the penalty is all that is learned.",
+        Evidence("norm of the weights, end over start", shrunk),
+        Evidence("cross-entropy at the end", last),
+        title="The penalty on weights is too strong",
+        threshold=f"Flagged below {threshold_text('shrunk')}.",
+        steps=(0, facts.step_count - 1),
+        remedy=Remedy("loss = error + 1e-4 * penalty  # the factor of the penalty: a hundredth of yours, or less"),
+        falsified_by="With a hundredth of the penalty the loss but for it falls no further.",
+    )
 
 
 def _clips_below_decay(facts: Facts) -> bool:

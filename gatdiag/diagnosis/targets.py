@@ -25,6 +25,10 @@ _DEFINED: Final = frozenset({
     "BinaryCrossEntropyWithLogits", "Tanh", "Alias", "Where", "MaskedFill", "AsStrided", "Split", "Unbind", "Repeat",
 })  # fmt: skip
 _BINARY: Final = ("BinaryCrossEntropy", "KlDiv")
+_HUBER: Final = frozenset({"SmoothL1Loss", "HuberLoss"})
+_ABSOLUTE: Final = (
+    frozenset({"Abs", "Sub", "Rsub", "Mean", "Sum", "Squeeze", "View", "Select", "Slice", "Index"}) | _HUBER
+)
 _SAME_UNITS: Final = 10.0  # of gradients: a learning rate suits both
 _NO_GRAPH = "the graph of the loss was not seen"
 
@@ -166,7 +170,10 @@ def check_is_output(facts: Facts) -> Finding | str | None:
     },
 )
 def check_unbounded(facts: Facts) -> Finding | str | None:
-    """The negative log-likelihood of outputs that are no log-probabilities, or a loss that falls without end."""
+    """The negative log-likelihood of outputs that are no log-probabilities, or a loss that falls without end.
+
+    So does minus an error: one that is never negative, times a negative number.
+    """
     if facts.has_several_optimizers:
         return "there are several optimizers, each with a loss of its own"
     output, operations = facts.output, (facts.signals.get("loss_graph") or {}).get("operations", [])
@@ -181,6 +188,8 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
             threshold="Exact: log-probabilities are at most 0.",
             remedy=Remedy("return torch.log_softmax(x, -1)  # in forward; or cross_entropy instead of nll_loss"),
         )
+    if found := _flipped_sign(facts):
+        return found
     losses = facts.finite_loss
     last, scale = median(losses[-max(3, len(losses) // 10) :]), max(1.0, abs(facts.first_loss))
     middle = median(losses[len(losses) // 2 :])
@@ -193,6 +202,22 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
         Evidence("loss at the end over its size at the start", last / scale),
         threshold=f"Flagged below minus {threshold_text('bottomless')}.",
         severity="warning",
+    )
+
+
+def _flipped_sign(facts: Facts) -> Finding | None:
+    loss = facts.signals.get("loss_graph") or {}
+    if not loss.get("multiple_of") or not loss.get("is_negative"):
+        return None
+    return facts.finding(
+        "loss-unbounded",
+        f"What is minimized is a {loss['multiple_of']} times a negative number. It is never negative itself, so the "
+        "network learns to be as wrong as it can, and that has no end.",
+        Evidence("loss at the end", facts.last_loss),
+        title="The sign of the loss is flipped",
+        threshold="Exact: the operations of the loss, and its sign.",
+        remedy=Remedy("loss = -loss  # before loss.backward(); or remove the minus from its definition"),
+        falsified_by="The loss is no such error, or falls to zero where predictions are right.",
     )
 
 
@@ -209,10 +234,71 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
             3, "mean of the targets over their standard deviation; standardized targets 0, counts and prices about 1"
         ),
         "above-variance": Limit(1, "times the variance of the targets: the loss of a constant that is their mean"),
+        "uneven-columns": Limit(
+            30, "times the standard deviation of one column of the targets is that of another, whose errors count 900"
+        ),
+        "unlearned": Limit(
+            0.8, "of its standard deviation is the error in a column: hardly more than its mean is known"
+        ),
     },
 )
 def check_scale(facts: Facts) -> Finding | str | None:
-    """Targets of a squared error that are far from zero, relative to their spread, and a loss above their variance."""
+    """Targets that are far from zero, relative to their spread, or whose columns are of very different size.
+
+    Of a squared error the slope at the output shows them, and the loss is above their variance, or errors in a small
+    column stay as large as those of its mean. Of an absolute error its sign shows that outputs have not come near them.
+    """
+    far = _far_from_zero(facts)
+    return far if isinstance(far, Finding) else _on_one_side(facts) or _of_uneven_columns(facts) or far
+
+
+def _on_one_side(facts: Facts) -> Finding | None:
+    """Every target is above its output, or below, in all steps that were looked at: outputs are still on their way."""
+    side, spread = facts.output.get("side_of_targets"), (facts.output.get("last_rows") or {}).get("size", math.nan)
+    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    is_absolute = operations <= _ABSOLUTE and (operations >= {"Abs", "Sub"} or not operations.isdisjoint(_HUBER))
+    if not side or not is_absolute or facts.is_preflight:
+        return None
+    if facts.step_count < limit("steps") or not facts.last_loss > limit("target-offset") * spread:
+        return None
+    where = "above" if side > 0 else "below"
+    return facts.finding(
+        "target-scale",
+        f"Every target is {where} its output in all steps that were looked at, and the loss, an absolute error, is "
+        f"still {number(facts.last_loss)}, {number(facts.last_loss / spread)} times the standard deviation of the "
+        "outputs: all that the network learns is the way to the mean of the targets.",
+        Evidence("loss at the end over the standard deviation of the outputs", facts.last_loss / spread),
+        threshold=f"Flagged above {threshold_text('target-offset')}.",
+        severity="error" if facts.state == "failing" else "warning",
+        falsified_by="Some target of each batch is above its output, and some below.",
+    )
+
+
+def _of_uneven_columns(facts: Facts) -> Finding | None:
+    """A column of the targets that is small beside another one, and that the network has not learned."""
+    found = facts.output.get("columns") or {}
+    spread, error = (np.array(found.get(name, ()), float) for name in ("spread", "error"))
+    if not facts.target_variance > 0 or len(spread) < 2 or not spread.min() > 0 or facts.is_preflight:
+        return None
+    missed = (spread * limit("uneven-columns") < spread.max()) & (error > limit("unlearned") * spread)
+    if not missed.any():
+        return None
+    least, most = int(np.flatnonzero(missed)[spread[missed].argmin()]), int(spread.argmax())
+    return facts.finding(
+        "target-scale",
+        f"Column {most} of the targets has a standard deviation of {number(spread[most])}, and column {least} one of "
+        f"{number(spread[least])}: the squared error is nearly all of column {most}. At the end the error in column "
+        f"{least} is {number(error[least] / spread[least])} times its standard deviation, as that of a constant.",
+        Evidence("standard deviation of a column over that of another", float(spread[most] / spread[least])),
+        Evidence("error in the small column over its standard deviation", float(error[least] / spread[least])),
+        title="Columns of the targets are of very different size",
+        threshold=f"Flagged above {threshold_text('uneven-columns', 'unlearned')}.",
+        severity="warning",
+        falsified_by=f"With standardized targets the error in column {least} stays as high.",
+    )
+
+
+def _far_from_zero(facts: Facts) -> Finding | str | None:
     variance, mean_square = facts.target_variance, float(facts.output.get("implied_square", math.nan))
     if not variance > 0 or not mean_square > 0:
         return "the loss is no mean squared error of the output"
@@ -257,7 +343,9 @@ def _rescale_output(facts: Facts, scale: float) -> Remedy | None:
     limits={
         "imbalance-share": Limit(0.8, "share of the most frequent class: a constant is right in four of five"),
         "as-share": Limit(0.03, "between the logged accuracy and the share of the most frequent class"),
-        "separates": Limit(0.6, "AUC of the frequent class on a batch: one half is chance"),
+        "separates": Limit(
+            0.6, "AUC of the frequent class on a batch: one half is chance; it learns to tell them apart"
+        ),
     },
 )
 def check_imbalance(facts: Facts) -> Finding | str | None:
@@ -269,7 +357,9 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
     share = float(labels.max() / labels.sum())
     if facts.state not in ("failing", "partly") or not limit("imbalance-share") < share < 1 or predicted < 1:
         return None
-    if facts.output.get("separation", 1.0) > limit("separates") or not facts.progress < limit("fall"):
+    separation = float(facts.output.get("separation", math.nan))
+    tells_apart = not separation <= limit("separates") or not facts.progress < limit("fall")
+    if tells_apart and facts.state == "partly":
         return None  # it learns to tell rare ones, and only the threshold is to be chosen
     logged = [series.iloc[-1] for name in scores(facts.run).get("accuracy", ())
               if len(series := logged_series(facts.run, name).dropna())]  # fmt: skip
@@ -283,14 +373,16 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
         loss = "torch.nn.functional.binary_cross_entropy_with_logits"
         fix = f"loss = {loss}(out, y, pos_weight=torch.tensor({ratio:.3g}))"
     accuracy = f" Its accuracy of {percent(logged[0])} is that of a constant." if logged else ""
+    if separation > limit("separates"):
+        accuracy += " Yet outputs tell the classes apart: a lower threshold finds the rare ones."
     return facts.finding(
         "class-imbalance",
         f"{percent(share)} of the labels are of class {int(labels.argmax())}, and at the end this class is predicted "
         f"for every example.{accuracy}",
         Evidence("share of the most frequent class", share),
         Evidence("share of the most frequent prediction", float(predicted)),
-        Evidence("AUC of the frequent class against the others", facts.output.get("separation", math.nan)),
-        threshold=f"Flagged above {threshold_text('imbalance-share')}, and an AUC below {threshold_text('separates')}.",
+        Evidence("AUC of the frequent class against the others", separation),
+        threshold=f"Flagged above {threshold_text('imbalance-share')}.",
         severity="warning",
         remedy=Remedy(f"{fix}  # and look at balanced accuracy or average precision"),
     )

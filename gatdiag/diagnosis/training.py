@@ -55,6 +55,7 @@ def judge_course(
     is_open: bool = False,
     has_opponent: bool = False,
     of_tokens: bool = False,
+    is_policy: bool = False,
 ) -> Course:
     """Judge a training whose losses are finite.
 
@@ -71,9 +72,9 @@ def judge_course(
        then measures no error (as in policy gradients). A loss that fell further is unknown. With weights that moved by
        less than 1% in total, every such training is failing. Of a loss that compares outputs with each other
        (contrastive) less than 35% may be all that can go: it is failing below 5%, and between unknown. Of one that
-       another network works against nothing is known, nor of one of tokens that is 5% below that of a constant, or
-       will be after as many steps at this pace. It first falls to that of a constant, and may stay there for a while:
-       what still falls, or was logged too rarely to show that, has not failed.
+       another network works against nothing is known, nor of that of a policy, nor of one of tokens that is 5% below
+       that of a constant, or will be after as many steps at this pace. It first falls to that of a constant, and may
+       stay there for a while: what still falls, or was logged too rarely to show that, has not failed.
     4. Whatever the loss says, a network with good scores on all splits (halfway from chance to perfect) is at least
        partly trained; with bad ones on all (below 35%), it fails where the loss leaves it unknown.
 
@@ -86,6 +87,7 @@ def judge_course(
         is_open: The lowest loss is not zero, nor known.
         of_tokens: Targets are tokens of a text, whose entropy is the lowest loss, and not known.
         has_opponent: Another network is trained against this one, and the loss is about both.
+        is_policy: The loss weighs likelihoods by rewards, and measures no error.
 
     Example:
         >>> judge_course(np.linspace(-3.0, -900.0, 200), 200).state, judge_course(np.linspace(2.0, 0.1, 200), 200).state
@@ -105,6 +107,8 @@ def judge_course(
         course = Course("failing", f"{course.reason}; {LEARNS}")
     if has_opponent and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
+    elif is_policy and not path < limit("frozen"):
+        course = Course("unknown", f"{_moved(losses)}, which says nothing where likelihoods are weighed by rewards")
     elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
         course = _unknown_lowest(losses)
     return _with_scores(course, losses, scores)

@@ -288,6 +288,7 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
         seen = 0  # weights of classes hide the labels of all batches but those of one class
     is_early = facts.steps_until_broken < limit("steps")  # the first batches may lack a rare class
     is_known = not (is_early and facts.is_non_finite)  # nor are rows counted whose softmax is saturated
+    is_known = is_known and output.get("are_all_labeled", True)  # others may be of losses that weigh classes
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and is_known:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
         severity: Severity = "warning" if is_early else "error"

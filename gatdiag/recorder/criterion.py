@@ -18,9 +18,11 @@ from gatdiag.metrics.smoothing import as_rows
 _MAX_MISFIT: Final = 1e-2  # relative to dL/dout
 # A loss with one softmax or sigmoid too many has nearly the gradient of the usual loss near o = 0, and of one row with
 # one or two entries. So it has to fit ten times better than the others, up to rounding errors, and in several rows.
+# One or two rows of one number fit any loss that falls towards the label: they count if they are as long as a mean is.
 _FACTOR: Final = 10.0
 _MAX_ROUNDINGS: Final = 1e3
 _TWICE_MIN_ROWS: Final = 3
+_ONE_NUMBER: Final = 2  # columns, of which a softmax depends on the difference alone
 _WEIGHTED_MIN_ROWS: Final = 3  # for each class, on average
 _SIGNIFICANT_ROW: Final = 0.1  # of the largest row norm; smaller rows do not count
 _MAX_ROWS: Final = 5000  # for labels; evenly spaced, because in link prediction all positive pairs come first
@@ -29,6 +31,7 @@ _MAX_TARGET_SPREAD: Final = 1e-3  # of targets that count as one, relative to th
 _MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
 _MIN_COUNTING_ROWS: Final = 8
 _LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
+_MAX_COLUMNS: Final = 16  # of targets that are told apart
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
 # Losses on logits that are given probabilities -> the operation that makes these.
@@ -150,6 +153,8 @@ def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     may_be_chance = best in _EXACT and int((sizes > _SIGNIFICANT_ROW * sizes.max()).sum()) < _TWICE_MIN_ROWS
     if not misfits[best] < _MAX_MISFIT and (weighted := _identify_weighted(fitted, shapes, _MAX_ROUNDINGS * rounding)):
         return *weighted, None  # the loss of a constant prediction depends on the weights, too
+    if len(sizes) < _TWICE_MIN_ROWS and g.shape[1] <= _ONE_NUMBER and best in (*ON_LOGITS, "bce"):
+        may_be_chance = may_be_chance or not _is_of_mean_or_sum(best, o, g)
     if best in _UNNAMED or may_be_chance or not misfits[best] < max_misfit:
         return "", misfits[best], None
     labels = _count_labels(best, g)
@@ -184,12 +189,37 @@ def class_weights(o: Tensor, gradient: Tensor) -> dict[str, list[float]]:
     shape = o.sigmoid() - (g < 0).double() if is_binary else o.softmax(1) - groups
     rows = groups.sum(0)
     seen = groups[:, rows > 0]
-    is_enough = seen.shape[1] > 1 and bool((rows[rows > 0] >= _WEIGHTED_MIN_ROWS).all())
+    fewest = rows[rows > 0].min() if g.shape[1] <= _ONE_NUMBER else rows.max()  # one row of many numbers has a shape
+    is_enough = seen.shape[1] > 1 and bool(fewest >= _WEIGHTED_MIN_ROWS)
     max_misfit = _MAX_ROUNDINGS * max(torch.finfo(gradient.dtype).eps, torch.finfo(torch.float32).eps)
     if not is_enough or not _misfit(g, shape, seen) < max_misfit:
         return {}
     weights = (groups.T @ (g * shape).sum(1)) / (groups.T @ shape.square().sum(1)).clamp(min=_TINY)
     return {"weights": (weights / (weights @ rows / rows.sum())).tolist(), "rows": rows.tolist()}
+
+
+def join_weights(known: dict[str, list[float]], found: dict[str, list[float]]) -> dict[str, list[float]]:
+    """The `class_weights` of several batches: the sum of their rows, and the mean of their weights by rows.
+
+    Each is scaled so that the class which is the most frequent one in both counts alike.
+
+    Example:
+        >>> known = {"weights": [1.2, 0.6, 0.0], "rows": [4.0, 2.0, 0.0]}
+        >>> joined = join_weights(known, {"weights": [1.4, 0.0, 0.35], "rows": [5.0, 0.0, 3.0]})
+        >>> joined["rows"], [round(weight / joined["weights"][0], 3) for weight in joined["weights"]]
+        ([9.0, 2.0, 3.0], [1.0, 0.5, 0.25])
+    """
+    if not known or not found or len(known["rows"]) != len(found["rows"]):
+        return known or found
+    (w, rows), (v, more) = (
+        [torch.tensor(one[name]).double() for name in ("weights", "rows")] for one in (known, found)
+    )
+    common = int(torch.minimum(rows, more).argmax())
+    if not min(rows[common], more[common]) > 0:
+        return known
+    total = rows + more
+    weights = (w / w[common] * rows + v / v[common] * more) / total.clamp(min=_TINY)
+    return {"weights": (weights / (weights @ total / total.sum())).tolist(), "rows": total.tolist()}
 
 
 def _count_labels(name: str, g: Tensor) -> Tensor | None:
@@ -260,6 +290,11 @@ def scale_of_mean(name: str, o: Tensor, gradient: Tensor) -> float:
     return float((g * shape).sum() / shape.square().sum().clamp(min=_TINY)) * count
 
 
+def _is_of_mean_or_sum(name: str, o: Tensor, gradient: Tensor) -> bool:
+    scale = scale_of_mean(name, o, gradient)
+    return any(math.isclose(scale, one, rel_tol=_MAX_MISFIT) for one in (1, len(gradient)))
+
+
 def implied_target_statistics(o: Tensor, gradient: Tensor) -> dict[str, float]:
     """The loss, and moments of the targets y = o - n dL/do / 2, if the loss is mean (o - y)^2."""
     o, g = _finite_live_rows(o, gradient)
@@ -293,6 +328,35 @@ def target_sums(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
     if not len(y) or not math.isclose(float((o - y).square().mean()), loss, rel_tol=_LOSS_ERROR):
         return None
     return torch.stack([torch.full_like(y[0], len(y)), y.sum(0), y.square().sum(0)])
+
+
+def column_errors(o: Tensor, gradient: Tensor) -> dict[str, list[float]]:
+    """Spread of the targets and error of the output, column by column, if the loss is mean (o - y)^2.
+
+    Returns:
+        "spread": standard deviations of the targets; "error": root mean squares of o - y. Empty for one column, for
+        many, and for few rows.
+
+    Example:
+        >>> o, y = torch.zeros(4, 2), torch.tensor([[1.0, 30.0], [-1.0, -30.0], [1.0, -30.0], [-1.0, 30.0]])
+        >>> column_errors(o, 2 * (o - y) / 8)
+        {'spread': [1.0, 30.0], 'error': [1.0, 30.0]}
+    """
+    o, g = _finite_live_rows(o, gradient)
+    if not 1 < g.shape[1] <= _MAX_COLUMNS or len(g) <= g.shape[1]:
+        return {}
+    y = o - g * g.numel() / 2
+    spread, error = (y - y.mean(0)).square().mean(0).sqrt(), (o - y).square().mean(0).sqrt()
+    return {"spread": spread.tolist(), "error": error.tolist()}
+
+
+def side_of_targets(gradient: Tensor) -> int:
+    """1 if every target is above its output, -1 if below, as the sign of dL/do shows for any error; else 0."""
+    g = gradient.detach()
+    g = g[g != 0]  # rows that the loss leaves out have none
+    if g.numel() < _MIN_COUNTING_ROWS:
+        return 0
+    return int(bool((g < 0).all())) - int(bool((g > 0).all()))
 
 
 def common_target(o: Tensor, gradient: Tensor) -> dict[str, float]:

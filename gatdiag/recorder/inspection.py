@@ -36,6 +36,7 @@ from gatdiag.recorder.loss_graph import (
     follow_slope,
     has_divergence,
     is_linear_chain,
+    penalizes_weights,
 )
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
@@ -62,6 +63,7 @@ from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors,
 _INSPECTED: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40})  # records, and every fiftieth
 _INSPECT_EVERY: Final = 50
 _FIRST_TARGETS: Final = 10  # records in which a target that all rows share is looked for
+_LITTLE_SLOPE: Final = 0.01  # of the first dL/dout
 _CONNECTED: Final = 0.5  # share of the nodes: once a layer's edges connect as many, no edges are inspected any more
 _MAX_ARGUMENTS: Final = 100
 _MAX_PLAIN: Final = 100_000  # entries of a tensor among a module's attributes; larger ones hold data
@@ -120,6 +122,9 @@ class Inspection:
         self._targets: list[dict[str, Any]] = []  # common targets of the rows of each output
         self._target_sums: Tensor | None = None  # of the targets of a squared error
         self._labels: Tensor | None = None
+        self._counted, self._uncounted = 0, 0  # losses that show labels, and that do not
+        self._first_slope = 0.0  # norm of the first dL/dout
+        self._sides: list[int] = []  # of the targets: above, below or around the outputs
         self._layers: dict[str, dict[str, Any]] = {}
         self._layers_at = 0  # the last step in which layers were inspected
         self._mixing: dict[str, Any] = {}
@@ -403,12 +408,13 @@ class Inspection:
         if not losses or not nodes or not (self.is_due or is_broken):
             return
         self._has_changed, self._loss = True, float(losses[0].detach())
-        found = describe_loss(losses[0], nodes)
+        found = {**describe_loss(losses[0], nodes), "is_negative": self._loss < 0}
         self._compares = self._compares or compares_outputs(losses[0], {*nodes, *others})
         latents = {*others} - {*nodes}
         self._has_divergence = self._has_divergence or has_divergence(losses[0], latents, nodes)
         own = {id(parameter) for parameter in self._model.parameters()}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
+        found["penalizes_weights"] = penalizes_weights(losses[0], {*nodes, *others}, own)
         if is_broken:
             self._broken = {"step": self._step, "is_infinite": any(bool(loss.isinf()) for loss in losses), **found}
         if not self._loss_graph or len(found["operations"]) > len(self._loss_graph["operations"]):
@@ -468,11 +474,15 @@ class Inspection:
         if name in criterion.ON_LOGITS:
             self._output["predicted_share"] = criterion.predicted_share(o, gradient)
             self._output["separation"] = criterion.separation(o, gradient)
+            self._output["last_cross_entropy"] = criterion.cross_entropy(o, gradient)
         if record is not None and record < _FIRST_TARGETS:
             self._inspect_targets(o, gradient, step)
         self._inspect_classes(name, labels, o, gradient, step)
+        self._count_labels(labels, float(gradient.norm()))
+        self._sides.append(criterion.side_of_targets(gradient))
         if not name:
             self._inspect_error(o, gradient, step)
+            self._output["columns"] = criterion.column_errors(o, gradient)
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
         if self._labels is None or not is_same_batch:
@@ -484,8 +494,14 @@ class Inspection:
     def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:
         if labels is not None:
             self._data.note_labels(step, labels)
-        elif name in ("", *criterion.ON_LOGITS) and not self._class_weights:
-            self._class_weights = criterion.class_weights(o, gradient)
+        elif name in ("", *criterion.ON_LOGITS):
+            self._class_weights = criterion.join_weights(self._class_weights, criterion.class_weights(o, gradient))
+
+    def _count_labels(self, labels: Tensor | None, slope: float) -> None:
+        """Count the losses that show labels; where nothing is left to learn, nothing is shown."""
+        self._first_slope = self._first_slope or slope
+        self._counted += labels is not None
+        self._uncounted += labels is None and slope > _LITTLE_SLOPE * self._first_slope
 
     def _inspect_error(self, o: Tensor, gradient: Tensor, step: int) -> None:
         """What is known of the targets if the loss is an error of them."""
@@ -499,8 +515,10 @@ class Inspection:
     def _inspect_range(self, o: Tensor, gradient: Tensor) -> None:
         """Find out which targets the output cannot reach; it counts if every inspected loss is an error of them."""
         operation = str(self._output.get("last_operation", "")).removesuffix("Backward0")
-        share = unreachable_targets(o, gradient, self._loss, operation) or 0.0
-        self._unreachable = share if self._unreachable is None else min(share, self._unreachable)
+        bound = self._loss_graph.get("bounded_slope")
+        share = unreachable_targets(o, gradient, self._loss, operation, bound) or 0.0
+        least = max if bound else min  # what is known of a Huber error is a bound from below
+        self._unreachable = share if self._unreachable is None else least(share, self._unreachable)
 
     def on_repeated_run(self, layer: str, of_pass: int, runs: int, gradient: Tensor, *, is_first: bool) -> None:
         """Called with the gradient of the first or the last run of a layer that runs many times in a pass."""
@@ -618,11 +636,14 @@ class Inspection:
         if self._criteria:
             name = max({*self._criteria}, key=self._criteria.count)
             output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
-        if self._labels is not None:
+        if self._labels is not None and self._counted >= self._uncounted:
             output["labels"] = self._labels.tolist()
+            output["are_all_labeled"] = not self._uncounted
         if self._target_sums is not None:
             count, total, squares = self._target_sums
             output["target_variance"] = float((squares / count - (total / count).square()).clamp(min=0).mean())
+        if self._sides:
+            output["side_of_targets"] = self._sides[0] if len({*self._sides}) == 1 else 0
         if target := self._common_target():
             output["common_target"] = target
         return output

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from gatdiag.recorder.samples import is_readable
 
 _LATER = 3  # passes
-_COMPARED: Final = 40  # recorded steps whose weights are compared with those before the next step, and every tenth
-_COMPARE_EVERY: Final = 10
+_COMPARED: Final = 200  # recorded steps whose weights are compared with those before the next step, and every fifth
+_COMPARE_EVERY: Final = 5
 _MOST_PARAMETERS: Final = 8  # of which some entries are compared, the largest
 _ENTRIES: Final = 32  # of each
 _LEFT: Final = 0.1  # of what steps have moved: with less of it left, the weights are back where they were
@@ -86,6 +86,7 @@ class _Weights:
         self._after: tuple[int, Tensor] | None = None  # a step, and the weights that it left
         self._compared = self._changed = 0
         self._undone: list[int] = []  # steps
+        self._last_compared = 0
 
     def before_step(self, parameters: Sequence[Tensor], step: int) -> bool:
         known, self._after = self._after, None
@@ -94,7 +95,7 @@ class _Weights:
                 self._start = _entries(parameters)
             return False
         now, after, start = _entries(parameters), known[1], self._start
-        self._compared += 1
+        self._compared, self._last_compared = self._compared + 1, step
         if now is None or now.shape != after.shape or torch.equal(now, after) or not bool(now.isfinite().all()):
             return False
         self._changed += 1
@@ -115,6 +116,7 @@ class _Weights:
         return {
             "overwritten": {
                 "compared": self._compared,
+                "last_compared": self._last_compared,
                 "changed": self._changed,
                 "undone": len(self._undone),
                 **steps,

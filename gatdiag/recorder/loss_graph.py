@@ -26,6 +26,15 @@ _SUMS: Final = frozenset({
 _PRODUCTS: Final = ("Addmm", "Mm", "Convolution")
 _PROBABILITIES: Final = ("Sigmoid", "Softmax", "LogSoftmax", "LogSigmoid")
 _DISTANCES: Final = ("Cdist", "EuclideanDist")  # of all rows of one matrix to all of another, or of the same
+_FACTORS: Final = ("Neg", "Mul", "Div")
+_MAX_VIEWS: Final = 8  # between the log of a softmax and the loss
+_ERRORS: Final = {  # that are never negative
+    "MseLoss": "squared error",
+    "SmoothL1Loss": "Huber error",
+    "HuberLoss": "Huber error",
+    "BinaryCrossEntropy": "binary cross-entropy",
+    "BinaryCrossEntropyWithLogits": "binary cross-entropy",
+}
 _COMPARING: Final = (*_WITH_TARGET, *_DISTANCES, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot")
 
 
@@ -41,6 +50,8 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         them that computes nothing (a mean over no rows); "divides", whether a single number is divided by one that
         requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model;
         "divergence_of", the operation whose result kl_div is given;
+        "multiple_of", the error that the loss is a multiple of, which is never negative, if it is nothing else;
+        "bounded_slope", the distance from which on a Huber error has a constant slope;
         "ignored", the class that a loss of classes ignores, if there is such a class; "softmax_over_rows", whether the
         log-probabilities that it is given add up to one over the rows instead of the classes.
 
@@ -64,6 +75,8 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "divergence_of": next(filter(None, map(_input_of_divergence, path)), None),
         "ignored": next((number for number in map(_ignored_class, of_classes) if number is not None), None),
         "softmax_over_rows": any(map(_is_over_rows, of_classes)),
+        "multiple_of": _multiple_of(loss.grad_fn),
+        "bounded_slope": next((known for known in map(_bound_of_slope, path) if known), None),
     }  # fmt: skip
 
 
@@ -107,6 +120,24 @@ def count_weights(loss: Tensor, outputs: Collection[Any], own: Collection[int]) 
     leaves = (node.variable for node in _nodes(loss.grad_fn, outputs) if hasattr(node, "variable"))
     weights = {id(leaf) for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.dim() > 1}  # no inputs
     return len(weights - {*own})
+
+
+def penalizes_weights(loss: Tensor, outputs: Collection[Any], own: Collection[int]) -> bool:
+    """Whether a loss depends on parameters of the model otherwise than by its outputs, as with a penalty on weights.
+
+    Args:
+        loss: What `backward()` was called on.
+        outputs: The nodes that computed all that the model returned.
+        own: Ids of the parameters of the model.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 1)
+        >>> out, own = layer(torch.ones(3, 2)), {id(layer.weight)}
+        >>> penalty = layer.weight.square().sum()
+        >>> [penalizes_weights(loss, {out.grad_fn}, own) for loss in (out.mean() + penalty, out.mean())]
+        [True, False]
+    """
+    return any(id(getattr(node, "variable", None)) in own for node in _nodes(loss.grad_fn, outputs))
 
 
 def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[Any]) -> bool:
@@ -281,6 +312,30 @@ def _is_quotient_of_numbers(node: Any) -> bool:
     if operation_name(node) != "Div" or _shapes(node) != [()] or len(node.next_functions) < 2:
         return False
     return node.next_functions[1][0] is None
+
+
+def _multiple_of(loss: Any) -> str | None:
+    """The error whose mean or sum a loss is, times a number; a likelihood counts behind a softmax alone."""
+    node = loss
+    while node is not None and operation_name(node) in _FACTORS and _shapes(node) == [()]:
+        inputs = [following for following, _ in node.next_functions if following is not None]
+        node = inputs[0] if len(inputs) == 1 else None
+    if node is None or _shapes(node) != [()]:
+        return None
+    name = operation_name(node)
+    if name.startswith("NllLoss"):
+        inputs = [operation_name(behind) for behind in _nodes(node, ())][1:_MAX_VIEWS]
+        is_likelihood = (
+            next((one for one in inputs if one not in (*_VIEWS, "Index", "IndexSelect")), "") == "LogSoftmax"
+        )
+        return "cross-entropy" if is_likelihood else None
+    return _ERRORS.get(name)
+
+
+def _bound_of_slope(node: Any) -> float | None:
+    attribute = {"SmoothL1Loss": "_saved_beta", "HuberLoss": "_saved_delta"}.get(operation_name(node), "")
+    bound = getattr(node, attribute, None) if attribute else None
+    return float(bound) if bound else None
 
 
 def _has_target_of(node: Any, path: Collection[Any], outputs: Collection[Any]) -> bool:

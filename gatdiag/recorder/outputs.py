@@ -54,18 +54,22 @@ def latent_size(latents: Sequence[Tensor]) -> dict[str, float]:
     return {"size": math.sqrt(size), "spread": max(float((x - x.mean(0)).square().mean().sqrt()) for x in rows)}
 
 
-def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
+def unreachable_targets(
+    o: Tensor, gradient: Tensor, loss: float, operation: str, bound: float | None = None
+) -> float | None:
     """Share of the targets that the last operation of the model cannot return.
 
     The sum of squares of the gradient of s * sum (o - y)^2 is 4 s times the loss: so s is known, and if it is that of a
     mean or a sum, targets are, too. The gradient of the mean absolute error has one size, and that of Huber's error is
-    bounded by it; where the output of a ReLU is zero, its sign shows whether the target is below.
+    bounded by it; where the output of a ReLU is zero, its sign shows whether the target is below. Where the gradient of
+    Huber's error is at its bound, the target is at least as far from the output as where it becomes constant.
 
     Args:
         o: The output (rows, columns).
         gradient: dL/do.
         loss: Its value.
         operation: The name of the last operation, without "Backward0".
+        bound: The distance from which on the slope of Huber's error is constant, if it is one.
 
     Returns:
         None if the operation has no bounds, or the loss is no such error.
@@ -79,6 +83,8 @@ def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     if operation not in RANGES or not bool(g.any()) or not loss > 0:
         return None
+    if bound:
+        return _unreachable_by_huber(o, g, bound, *RANGES[operation])
     each = [1 / count for count in _counts(g)]
     slope = float(g.square().sum()) / (2 * loss)
     if _is_one_of(slope, [*each, *(2 * one for one in each)]):
@@ -88,6 +94,12 @@ def unreachable_targets(o: Tensor, gradient: Tensor, loss: float, operation: str
     size = g.abs()
     is_absolute = _is_one_of(float(size.max()), each) and float((size > 0.999 * size.max()).double().mean()) > _AT_BOUND
     return float(((o == 0) & (g > 0)).double().mean()) if is_absolute and operation == "Relu" else None
+
+
+def _unreachable_by_huber(o: Tensor, g: Tensor, bound: float, low: float, high: float) -> float:
+    far = g.abs() > (1 - _EXACT) * g.abs().max()
+    above, below = far & (g < 0) & (o + bound > high + _MARGIN), far & (g > 0) & (o - bound < low - _MARGIN)
+    return float((above | below).double().mean()) if float(far.double().mean()) > _AT_BOUND else 0.0
 
 
 def _counts(g: Tensor) -> list[int]:

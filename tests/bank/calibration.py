@@ -116,6 +116,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"optimizer": "heavy momentum"}, layer="gcn", depth=3, batch=20, **by("momentum", 0.1)),
         row({"loss": "summed"}, layer="sage", depth=3, **SGD),
         row({"accumulates": 16}, layer="gcn", depth=3, batch=40, **by("SGD", 1.0)),
+        row({"lr": 0.6}, layer="mlp", depth=4, task="regression", **by("momentum", 0.02), batch=32, steps=200),
     ),
     "lr-too-small": (
         row({"lr": 1e-4}, layer="gcn", depth=3, **SGD),
@@ -182,6 +183,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"decay": 0.5}, layer="sage", depth=3, task="regression"),
         row({"decay": 0.3}, layer="gcn", depth=3, task="links"),
         row({"decay": 0.5}, layer="mlp", depth=4, task="regression", batch=10, **by("momentum", 0.02), steps=200),
+        row({"loss": "penalized"}, layer="sage", depth=3),
     ),
     "input-nonfinite": (
         row({"inputs": ("NaN in rows", 2)}, layer="gcn", depth=2),
@@ -312,10 +314,12 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
     "loss-unbounded": (
         row({"loss": "negative log-likelihood"}, layer="sage", depth=3, **by("SGD", 0.05), steps=200),
         row({"loss": "negative log-likelihood"}, layer="gcn", depth=2, lr=0.03),
+        row({"loss": "maximized"}, layer="gcn", depth=3),
     ),
     "target-scale": (
         row({"labels": "far from zero"}, layer="sage", depth=3, task="regression"),
         row({"labels": "far from zero"}, layer="gatv2", depth=2, task="regression", steps=60),
+        row({"labels": "far from zero"}, layer="sage", depth=2, task="regression", loss="absolute", lr=0.003),
     ),
     "normalization-statistics": (
         row({"norm": "batch, slow"}, layer="sage", norm="batch", depth=3, inputs=("shifted", 4.0)),

@@ -177,6 +177,7 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
         row(
             {"output": "sigmoid"}, layer="cheb", depth=3, graph="small world", task="regression", **by("RMSprop", 0.003)
         ),
+        row({"output": "tanh"}, layer="mlp", depth=3, task="regression", loss="Huber", batch=32, steps=200),
     ),
     "loss-broadcast": (
         row({"loss": "broadcast"}, layer="tag", depth=3, graph="grid", task="regression"),
@@ -227,7 +228,10 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     "target-is-output": (
         row({"loss": "scores of each other"}, layer="graph", depth=3, task="links", graph="small world", steps=200),
     ),
-    "loss-unbounded": (row({"loss": "negative log-likelihood"}, layer="tag", depth=3, graph="tree", lr=0.03),),
+    "loss-unbounded": (
+        row({"loss": "negative log-likelihood"}, layer="tag", depth=3, graph="tree", lr=0.03),
+        row({"loss": "maximized"}, layer="sage", depth=2, graph="grid", batch=24, **by("momentum", 0.02)),
+    ),
     "target-scale": (row({"labels": "far from zero"}, layer="graph", depth=3, graph="grid", task="regression"),),
     "normalization-statistics": (
         row({"norm": "batch, slow"}, layer="tag", norm="batch", depth=3, graph="grid", inputs=("shifted", 4.0)),

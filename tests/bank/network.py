@@ -180,6 +180,7 @@ OUTPUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
     "log-softmax over rows": lambda out: out.log_softmax(0),
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
     "detached": lambda out: out.detach().requires_grad_(),
 }
 

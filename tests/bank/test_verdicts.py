@@ -16,7 +16,6 @@ with Path(__file__).with_name("expected.csv").open() as file:
     EXPECTED = {row["case"]: row for row in csv.DictReader(file)}
 MISSED = {
     "depth-vanishing-gradient-03",
-    "lr-too-small-102",
     "overfitting-04",
 }
 """Faults whose cause the diagnosis does not name, today."""

@@ -288,6 +288,12 @@ LOSSES: Final[Mapping[str, Callable[[Tensor, Tensor, RecipeModel, int], Tensor]]
     "scores of each other": lambda out, y, model, step: _compare_scores(out, y),
     "rows alike": lambda out, y, model, step: F.mse_loss(out, out.roll(1, 0)),
     "label smoothing": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=0.1),
+    "absolute": lambda out, y, model, step: F.l1_loss(out, y),
+    "Huber": lambda out, y, model, step: F.smooth_l1_loss(out, y),
+    "maximized": lambda out, y, model, step: -_usual_loss(out, y),
+    "penalized": lambda out, y, model, step: (
+        _usual_loss(out, y) + 0.3 * sum(p.square().sum() for p in model.parameters())
+    ),
     "summed": lambda out, y, model, step: _usual_loss(out, y) * len(y),
     "smoothed away": lambda out, y, model, step: F.cross_entropy(out, y, label_smoothing=1.0),
     "softmax over rows": lambda out, y, model, step: F.nll_loss(out.log_softmax(0), y),

@@ -93,7 +93,7 @@ CASES = {
         lambda f: moving([0.0, limit("step-large") * math.sqrt(2) * f]) | logged([2.0, 20.0, *FLAT[2:]]),
         "above",
     ),
-    "lr-too-small": (lambda f: moving([0.02 / STEPS * f] * 2) | logged(), "below"),
+    "lr-too-small": (lambda f: moving([limit("batch-path") / STEPS * f] * 2) | logged(), "below"),
     "clipping-too-tight": (
         lambda f: logged(gradient_norm=FLAT / 2 * limit("clip") * f, gradient_norm_before_clipping=FLAT / 2),
         "below",

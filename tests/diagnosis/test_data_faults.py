@@ -117,6 +117,43 @@ def flipped_sign(is_faulty):
     return model, lambda step: (-1) ** is_faulty * F.mse_loss(model(x), y) * (1 + 20 * is_faulty)
 
 
+def minus_cross_entropy(is_faulty):
+    x, y = data()
+    model = mlp()
+    return model, lambda step: (-1) ** is_faulty * F.cross_entropy(model(x), y)
+
+
+def far_targets_of_an_absolute_error(is_faulty):
+    x, _ = data()
+    y = x[:, :1] + 900 * is_faulty
+    model = mlp(1)
+    return model, lambda step: F.l1_loss(model(x), y)
+
+
+def uneven_columns(is_faulty):
+    x, _ = data()
+    y = torch.stack([x[:, 0] * x[:, 1], (400 if is_faulty else 1) * x[:, 2]], 1)
+    model = mlp()
+    return model, lambda step: F.mse_loss(model(x), y)
+
+
+def huber_behind_tanh(is_faulty):
+    x, _ = data()
+    model = nn.Sequential(*mlp(1), *[nn.Tanh()][: int(is_faulty)])
+    return model, lambda step: F.smooth_l1_loss(model(x), 3 * x[:, :1])
+
+
+def penalized(is_faulty):
+    x, y = data()
+    model = mlp()
+
+    def loss_of(step):
+        penalty = sum(parameter.square().sum() for parameter in model.parameters())
+        return F.cross_entropy(model(x), y) + (0.5 if is_faulty else 1e-5) * penalty
+
+    return model, loss_of
+
+
 def far_targets(is_faulty):
     x, _ = data()
     y = x[:, :1] + 50 * is_faulty
@@ -194,7 +231,12 @@ CASES = {
     scores_as_targets: ("target-is-output", {}),
     likelihood_of_logits: ("loss-unbounded", {}),
     flipped_sign: ("loss-unbounded", {"steps": 150}),
+    minus_cross_entropy: ("loss-unbounded", {}),
     far_targets: ("target-scale", {}),
+    far_targets_of_an_absolute_error: ("target-scale", {}),
+    uneven_columns: ("target-scale", {}),
+    huber_behind_tanh: ("output-out-of-range", {"steps": 150}),
+    penalized: ("weight-decay-too-strong", {"steps": 100}),
     rare_class: ("class-imbalance", {"steps": 101, "lr": 0.02}),
     negative_weights: ("input-edge-weights", {}),
     edges_reversed: ("input-without-messages", {"lr": 0.003}),
@@ -280,3 +322,42 @@ def test_inputs_are_seen_where_the_loop_calls_a_part_of_the_model(tmp_path):
     (found,) = gatdiag.load(tmp_path / "run").meta["signals"]["inputs"]
     assert (found["rows"], found["columns"]) == (120, 8)
     assert found["largest_column"] == pytest.approx(float(x[:, 0].square().mean().sqrt()))
+
+
+def test_rare_rows_that_a_loss_weighs_are_not_overlooked(tmp_path):
+    """Batches without a rare row are the only ones that show their labels."""
+    torch.manual_seed(0)
+    (x, y), model = data(640), mlp()
+    y = torch.where(torch.arange(640) % 32 < 2, y, 0)
+
+    def loss_of(step):
+        rows = (torch.arange(32) * 20 + step) % 640
+        return F.cross_entropy(model(x[rows]), y[rows], weight=torch.tensor([1.0, 20.0]))
+
+    assert "no-training-signal" not in {one.code for one in train(tmp_path / "run", model, loss_of, steps=100)}
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy])
+def test_an_example_at_a_time_behind_a_sigmoid_is_no_sigmoid_twice(tmp_path, loss):
+    torch.manual_seed(0)
+    x, y = data()
+    model = nn.Sequential(*mlp(1), nn.Sigmoid())
+    diagnosis = train(
+        tmp_path / "run",
+        model,
+        lambda step: loss(model(x[step : step + 1]), y[step : step + 1, None].float()),
+        steps=100,
+    )
+    assert "output-softmax-twice" not in {one.code for one in diagnosis}
+
+
+def test_the_loss_of_a_policy_that_is_paid_for_mistakes_says_nothing(tmp_path):
+    torch.manual_seed(0)
+    (x, y), model = data(), mlp()
+
+    def loss_of(step):
+        out = model(x)
+        taken = torch.distributions.Categorical(logits=out.detach()).sample()
+        return (F.cross_entropy(out, taken, reduction="none") * -(taken != y).float()).mean()
+
+    assert train(tmp_path / "run", model, loss_of, steps=100).verdict.code == "undetermined"

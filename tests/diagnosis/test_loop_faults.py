@@ -35,6 +35,7 @@ def train(
     loss_of=lambda model, step: F.cross_entropy(model(X), Y),
     passes=1,
     steps=STEPS,
+    every=1,
 ):
     """Watch a training and diagnose it; returns the diagnosis and the last loss.
 
@@ -48,6 +49,7 @@ def train(
         loss_of: The loss of a step.
         passes: Backward passes for each step.
         steps: Their number.
+        every: Which of them are recorded.
     """
     model = model or mlp()
     optimizer = make_optimizer(model.parameters())
@@ -55,7 +57,7 @@ def train(
         optimizer, pasted = run(pasted, model=model)["optimizer"], ""
     schedule = (lambda: None) if make_schedule is None else make_schedule(optimizer)
     step_schedule = getattr(schedule, "step", schedule)
-    with gatdiag.watch(model, folder, every=1, laws=False) as recorder:
+    with gatdiag.watch(model, folder, every=every, laws=False) as recorder:
         for step in range(steps):
             optimizer.zero_grad()
             for _ in range(passes):
@@ -369,6 +371,13 @@ def draws_anew(model, step):
 @pytest.mark.parametrize("between", [restores({}), writes_back_an_average({}), draws_anew])
 def test_weights_that_are_overwritten_are_named(tmp_path, between):
     diagnosis, _ = train(tmp_path / "run", between=between)
+    assert diagnosis.verdict.code == "weights-overwritten", str(diagnosis)
+
+
+def test_weights_that_are_overwritten_are_named_though_early_steps_alone_were_looked_at(tmp_path):
+    diagnosis, _ = train(
+        tmp_path / "run", between=restores({}), every=lambda step: step < 25 or step % 2 == 0, steps=200
+    )
     assert diagnosis.verdict.code == "weights-overwritten", str(diagnosis)
 
 

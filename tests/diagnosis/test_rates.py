@@ -98,3 +98,21 @@ def test_decay_is_weighed_against_gradients_of_weights_not_of_the_bias_of_the_ou
             optimizer.step()
             recorder.log(loss=loss)
     assert gatdiag.diagnose(tmp_path / "run").verdict.code == code
+
+
+def test_a_rate_that_drives_the_weights_away_little_by_little_is_named(tmp_path):
+    """No step is half as large as the weights, and units die."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 10)
+    y = torch.tanh(x @ torch.randn(10, 4)).sum(1, keepdim=True)
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(180):
+            rows = torch.randperm(400)[:32]
+            optimizer.zero_grad()
+            loss = (model(x[rows]) - y[rows]).square().mean()
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert gatdiag.diagnose(tmp_path / "run").verdict.code == "lr-too-large"

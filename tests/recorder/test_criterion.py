@@ -358,3 +358,32 @@ def test_as_many_targets_above_as_below_may_leave_a_rounding_error():
     assert is_balanced.any()
     for balance in (0.0, 1e-11):
         assert criterion.counted_targets(COLUMN, torch.where(is_balanced, balance, g)) > 2
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_number_shows_a_loss_on_logits_by_the_length_of_its_gradient_alone(rows):
+    """Any loss that falls towards the label has a gradient of the same sign."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        o, y = torch.rand(rows, 1), torch.randint(0, 2, (rows, 1)).float()
+        assert criterion.identify(o, gradient(o, lambda o, y=y: F.mse_loss(o, y)))[0] == ""
+        found = criterion.identify(o, gradient(o, lambda o, y=y: F.binary_cross_entropy_with_logits(o, y)))
+        assert found[0] == "bce-logits"
+
+
+def test_the_side_of_the_targets_is_told_if_it_is_the_same_for_all():
+    o, y = torch.randn(20, 1), torch.randn(20, 1)
+    for shift, side in ((30, 1), (-30, -1), (0, 0)):
+        assert criterion.side_of_targets(gradient(o, lambda o, shift=shift: F.l1_loss(o, y + shift))) == side
+
+
+def test_weights_of_classes_are_joined_over_batches():
+    """The rows of a batch differ; so does what its weights are divided by."""
+    torch.manual_seed(0)
+    weight, joined = torch.tensor([5.0, 2.0, 0.5]), {}
+    for _ in range(20):
+        o, y = torch.randn(24, 3), torch.multinomial(weight, 24, replacement=True)
+        g = gradient(o, lambda o, y=y: F.cross_entropy(o, y, weight=weight))
+        joined = criterion.join_weights(joined, criterion.class_weights(o, g))
+    assert torch.allclose(torch.tensor(joined["weights"]) / joined["weights"][0], weight / 5, rtol=1e-3)
+    assert sum(joined["rows"]) > 240

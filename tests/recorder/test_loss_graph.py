@@ -100,3 +100,22 @@ def test_an_input_that_requires_a_gradient_is_no_weight_of_another_network():
     out = x @ weight
     (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     assert count_weights(slope.square().mean() + out.mean(), {out.grad_fn}, {id(weight)}) == 0
+
+
+MULTIPLES = {
+    "minus cross-entropy": (lambda out, y: -F.cross_entropy(out, y), "cross-entropy"),
+    "weighted": (lambda out, y: 0.5 * F.cross_entropy(out[1:], y[1:]) / 3, "cross-entropy"),
+    "of log-probabilities": (lambda out, y: F.nll_loss(out.log_softmax(1)[:4], y[:4]), "cross-entropy"),
+    "squared error": (lambda out, y: -F.mse_loss(out, torch.zeros_like(out)), "squared error"),
+    "raw outputs": (lambda out, y: -F.nll_loss(out, y), None),
+    "of each row": (lambda out, y: (F.cross_entropy(out, y, reduction="none") * torch.randn(6)).mean(), None),
+    "difference": (lambda out, y: F.cross_entropy(out, y) - out.square().mean(), None),
+    "shifted": (lambda out, y: F.cross_entropy(out, y) - 1.0, None),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLES)
+def test_it_is_seen_what_a_loss_is_a_multiple_of(name):
+    loss_of, expected = MULTIPLES[name]
+    out = nn.Linear(4, 3)(torch.randn(6, 4))
+    assert describe_loss(loss_of(out, torch.randint(0, 3, (6,))), {out.grad_fn})["multiple_of"] == expected

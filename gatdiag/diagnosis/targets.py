@@ -261,10 +261,9 @@ def _on_one_side(facts: Facts) -> Finding | None:
         return None
     if facts.step_count < limit("steps") or not facts.last_loss > limit("target-offset") * spread:
         return None
-    where = "above" if side > 0 else "below"
     return facts.finding(
         "target-scale",
-        f"Every target is {where} its output in all steps that were looked at, and the loss, an absolute error, is "
+        f"Every target is {side} its output in all steps that were looked at, and the loss, an absolute error, is "
         f"still {number(facts.last_loss)}, {number(facts.last_loss / spread)} times the standard deviation of the "
         "outputs: all that the network learns is the way to the mean of the targets.",
         Evidence("loss at the end over the standard deviation of the outputs", facts.last_loss / spread),

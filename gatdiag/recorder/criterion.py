@@ -350,13 +350,13 @@ def column_errors(o: Tensor, gradient: Tensor) -> dict[str, list[float]]:
     return {"spread": spread.tolist(), "error": error.tolist()}
 
 
-def side_of_targets(gradient: Tensor) -> int:
-    """1 if every target is above its output, -1 if below, as the sign of dL/do shows for any error; else 0."""
+def side_of_targets(gradient: Tensor) -> str:
+    """Whether every target is "above" its output, or "below", as the sign of dL/do shows for any error; else ""."""
     g = gradient.detach()
     g = g[g != 0]  # rows that the loss leaves out have none
     if g.numel() < _MIN_COUNTING_ROWS:
-        return 0
-    return int(bool((g < 0).all())) - int(bool((g > 0).all()))
+        return ""
+    return "above" if bool((g < 0).all()) else "below" if bool((g > 0).all()) else ""
 
 
 def common_target(o: Tensor, gradient: Tensor) -> dict[str, float]:

@@ -124,7 +124,7 @@ class Inspection:
         self._labels: Tensor | None = None
         self._counted, self._uncounted = 0, 0  # losses that show labels, and that do not
         self._first_slope = 0.0  # norm of the first dL/dout
-        self._sides: list[int] = []  # of the targets: above, below or around the outputs
+        self._sides: list[str] = []  # of the targets: above, below or around the outputs
         self._layers: dict[str, dict[str, Any]] = {}
         self._layers_at = 0  # the last step in which layers were inspected
         self._mixing: dict[str, Any] = {}
@@ -643,7 +643,7 @@ class Inspection:
             count, total, squares = self._target_sums
             output["target_variance"] = float((squares / count - (total / count).square()).clamp(min=0).mean())
         if self._sides:
-            output["side_of_targets"] = self._sides[0] if len({*self._sides}) == 1 else 0
+            output["side_of_targets"] = self._sides[0] if len({*self._sides}) == 1 else ""
         if target := self._common_target():
             output["common_target"] = target
         return output

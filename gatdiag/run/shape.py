@@ -32,9 +32,10 @@ _LAW: Final = {
 }
 _LOSS: Final = {
     "operations?": [str],
-    **dict.fromkeys(("divides?", "softmax_over_rows?"), bool),
-    **dict.fromkeys(("empty?", "target_of?", "divergence_of?"), _TEXT),
+    **dict.fromkeys(("divides?", "softmax_over_rows?", "is_negative?", "penalizes_weights?"), bool),
+    **dict.fromkeys(("empty?", "target_of?", "divergence_of?", "multiple_of?"), _TEXT),
     "ignored?": _COUNT,
+    "bounded_slope?": _NUMBER,
 }
 _SIGNALS: Final = {
     "inputs?": [
@@ -52,10 +53,11 @@ _SIGNALS: Final = {
         **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_mean?", "implied_square?"), _NUMBER),
         "target_variance?": _NUMBER,
         **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
-        "unreachable_targets?": _NUMBER,
-        **dict.fromkeys(("last_operation?", "criterion?"), _TEXT),
+        **dict.fromkeys(("unreachable_targets?", "last_cross_entropy?"), _NUMBER),
+        "columns?": {"spread?": [_NUMBER], "error?": [_NUMBER]},
+        **dict.fromkeys(("last_operation?", "criterion?", "side_of_targets?"), _TEXT),
         **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),
-        **dict.fromkeys(("has_graph?", "softmax_over_rows?"), _FLAG),
+        **dict.fromkeys(("has_graph?", "softmax_over_rows?", "are_all_labeled?"), _FLAG),
         "labels?": ([int], None),
         **dict.fromkeys(("first_rows?", "last_rows?"), dict.fromkeys(("size?", "direction?"), _NUMBER)),
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
@@ -103,7 +105,9 @@ _SIGNALS: Final = {
     "loop?": {
         **dict.fromkeys(("recorded_steps", "steps_of_new_optimizers", "backward_passes?", "turns?"), int),
         "weights_move?": bool,
-        "overwritten?": dict.fromkeys(("compared", "changed", "undone", "first_undone?", "last_undone?"), int),
+        "overwritten?": dict.fromkeys(
+            ("compared", "last_compared?", "changed", "undone", "first_undone?", "last_undone?"), int
+        ),
     },
     "precision?": {
         "activations": [str],

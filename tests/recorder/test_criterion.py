@@ -373,7 +373,7 @@ def test_one_number_shows_a_loss_on_logits_by_the_length_of_its_gradient_alone(r
 
 def test_the_side_of_the_targets_is_told_if_it_is_the_same_for_all():
     o, y = torch.randn(20, 1), torch.randn(20, 1)
-    for shift, side in ((30, 1), (-30, -1), (0, 0)):
+    for shift, side in ((30, "above"), (-30, "below"), (0, "")):
         assert criterion.side_of_targets(gradient(o, lambda o, shift=shift: F.l1_loss(o, y + shift))) == side
 
 

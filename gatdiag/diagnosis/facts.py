@@ -643,9 +643,9 @@ class Facts:
 
     @cached_property
     def growth(self) -> float:
-        """Norm of all parameters at the last recorded step over that at the first; NaN if one is zero or not finite."""
-        first, last = self.total_norm[[0, -1]].tolist() if len(self.total_norm) else (0.0, 0.0)
-        return float(last / first) if 0 < first < math.inf and math.isfinite(last) else math.nan
+        """Norm of all parameters at the last step where it is finite over that at the first; NaN if that is zero."""
+        known = self.total_norm[np.isfinite(self.total_norm)].tolist() or [0.0]
+        return float(known[-1] / known[0]) if known[0] > 0 else math.nan
 
     @cached_property
     def step_ratios(self) -> Floats:

@@ -54,7 +54,9 @@ _NOT_RECORDED = "no update ratio was recorded"
         ),
         "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
         "momentum": Limit(0.99, "of SGD: 100 gradients are added up; usual is 0.9"),
-        "driven": Limit(5, "times the norm of the weights at the start is that at the end; healthy runs 0.36 to 3.6"),
+        "driven": Limit(
+            5, "times the norm of the weights at the start is the largest; at the end, healthy runs 0.36 to 3.6"
+        ),
         "long": Limit(
             0.1, "norm of a step over norm of the weights, largest: weights that grow by themselves take many"
         ),
@@ -102,7 +104,9 @@ def _lasting_harm(facts: Facts, early: float, factor: float) -> Finding | None:
 def _drives_weights_away(facts: Facts) -> bool:
     """The loss jumped, and the weights have become many times as large, each step being part of what they were."""
     is_long = largest(facts.step_ratios) > limit("long")
-    return bool(facts.loss_jump > limit("jump") and facts.growth > limit("driven") and is_long)
+    known = facts.total_norm[np.isfinite(facts.total_norm)]
+    is_driven = largest(known) > limit("driven") * known[0] > 0 if len(known) else False
+    return bool(facts.loss_jump > limit("jump") and is_driven and is_long)
 
 
 def _kills_units(facts: Facts) -> bool:

@@ -721,6 +721,17 @@ def compared_label(column: str) -> str:
     return get_quantity(column).label + (f", over the {other} layer's" if other else "")
 
 
+def healthy_range(column: str, line: float | None = None) -> tuple[float, float]:
+    """The range of healthy trainings; one without an upper end begins at a threshold that is higher.
+
+    Example:
+        >>> healthy_range("layers.effective_rank", 3.0)
+        (3.0, inf)
+    """
+    low, high = HEALTHY[column]
+    return (max(low, line), high) if line is not None and math.isinf(high) and line > low else (low, high)
+
+
 def get_quantity(column: str) -> Quantity:
     """The catalog entry of a "table.column"."""
     table, name = column.split(".", 1)

@@ -30,6 +30,11 @@ def _needs_a_step(facts: Facts) -> str:
     return "" if facts.step_count else "no step was recorded"
 
 
+def _called(name: str) -> str:
+    """The name of an input after the word input, unless it is that word."""
+    return "" if name == "input" else f" {name}"
+
+
 @cause(
     "input-nonfinite",
     "NaN or infinity in the inputs",
@@ -50,8 +55,8 @@ def check_non_finite(facts: Facts) -> Finding | None:
     entries = "entry" if bad["non_finite"] == 1 else "entries"
     return facts.finding(
         "input-nonfinite",
-        f"The input {bad['name']} has {bad['non_finite']:,} NaN or infinite {entries}, the first in row {row}, column "
-        f"{column}. The outputs of all nodes nearby become NaN, and after one step every weight.",
+        f"The input{_called(bad['name'])} has {bad['non_finite']:,} NaN or infinite {entries}, the first in row {row}, "
+        f"column {column}. The outputs of all nodes nearby become NaN, and after one step every weight.",
         Evidence(f"NaN or infinite entries of {bad['name']}", bad["non_finite"], "entries"),
         threshold="Flagged from the first entry on.",
         steps=(int(bad.get("step", 0)),),
@@ -80,7 +85,8 @@ def check_constant(facts: Facts) -> Finding | None:
     one = known[0]
     return facts.finding(
         "input-constant",
-        f"All {one['rows']:,} rows of the input {one['name']} are the same, so the features cannot tell nodes apart.",
+        f"All {one['rows']:,} rows of the input{_called(one['name'])} are the same, so the features cannot tell nodes "
+        "apart.",
         Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),
         threshold=f"Flagged below {threshold_text('input-constant')}.",
     )
@@ -116,7 +122,7 @@ def check_scale(facts: Facts) -> Finding | None:
             continue
         if one["largest_column"] > limit(threshold):
             text = (
-                f"The largest column of the input {one['name']} has a root mean square of "
+                f"The largest column of the input{_called(one['name'])} has a root mean square of "
                 f"{number(one['largest_column'])}, the smallest {number(one['smallest_column'])}: the curvature of the "
                 "first layer grows with its square, so no learning rate suits all columns."
             )
@@ -124,8 +130,8 @@ def check_scale(facts: Facts) -> Finding | None:
             return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}")
         if 0 < one["row_norm"] < limit("input-small") and not trained:
             text = (
-                f"The rows of the input {one['name']} have a norm of {number(one['row_norm'])}: they are negligible "
-                "beside the biases, and the gradients of the first layer's weights are just as small."
+                f"The rows of the input{_called(one['name'])} have a norm of {number(one['row_norm'])}: they are "
+                "negligible beside the biases, and the gradients of the first layer's weights are just as small."
             )
             size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
             return _scale(facts, one["name"], text, size, f"below {threshold_text('input-small')}")
@@ -138,8 +144,8 @@ def _uneven(facts: Facts, one: Mapping[str, Any]) -> Finding:
     """A few rows of an input decide on all gradients."""
     return facts.finding(
         "input-scale",
-        f"The largest row of the input {one['name']} is {number(one['largest_row'])} times as large as most: a few "
-        "rows outweigh all others. So it is where rows are divided by their sums, and some of these are nearly zero.",
+        f"The largest row of the input{_called(one['name'])} is {number(one['largest_row'])} times as large as most: a "
+        "few rows outweigh all others, as where rows are divided by their sums, and some of these are nearly zero.",
         Evidence(f"norm of the largest row of {one['name']} over the median", one["largest_row"]),
         title="A few rows of the inputs are huge",
         threshold=f"Flagged above {threshold_text('row-outlier')}.",
@@ -259,7 +265,7 @@ def check_changes(facts: Facts) -> Finding | str | None:
         how = "It is one tensor that is changed in place" if is_in_place else "It is made anew for each step"
         return facts.finding(
             "input-changes",
-            f"The input {name} has {number(ratio)} times its size at step {one['steps'][0]:,} at step "
+            f"The input{_called(name)} has {number(ratio)} times its size at step {one['steps'][0]:,} at step "
             f"{one['steps'][-1]:,}, and changes in this direction all the way. {how}: a change that belongs before "
             "training (x / 255, x - x.mean()) is made in each epoch.",
             Evidence(f"size of {name} at the end over that at the start", ratio),
@@ -308,8 +314,8 @@ def check_permuted(facts: Facts) -> Finding | str | None:
         return None
     return facts.finding(
         "input-permuted",
-        f"Of {again:,} rows of the input {name} that came again, {permuted:,} have the same entries in another order: "
-        "a permutation is drawn anew in each step, so that no column keeps its meaning.",
+        f"Of {again:,} rows of the input{_called(name)} that came again, {permuted:,} have the same entries in another "
+        "order: a permutation is drawn anew in each step, so that no column keeps its meaning.",
         Evidence("share of the rows that came again in another order", permuted / again),
         Evidence("rows that came again", again, "rows"),
         threshold=f"Flagged from {threshold_text('permuted', 'came-again')}.",

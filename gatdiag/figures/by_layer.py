@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from gatdiag.figures.axes import add_legend_below, draw_lines, layer_axis, layer_label_height, layer_names
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
-from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity
+from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
 from gatdiag.summary import compared_series, describe_steps, typical_values
 
@@ -71,8 +72,11 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     for (label, part), style in zip(parts, styles[-len(parts) :], strict=True):
         ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
         curves.append((ordered, {**style, "label": plain_text(label), "marker": ".", "markersize": 4}))
-    is_log = quantity.is_over_orders
-    entries: list[Artist] = [*draw_lines(axes, curves, x="place", log=is_log, include=() if is_log else (0.0, 1.0))]
+    is_log, known = quantity.is_over_orders, table["value"]
+    scale: dict[str, Any] = {"log": is_log, "include": () if is_log else (0.0, 1.0)}
+    if is_log and column in HEALTHY and not (known > 0).any():  # zeros are marked below the range
+        scale["scaled_to"] = HEALTHY[column]
+    entries: list[Artist] = [*draw_lines(axes, curves, x="place", **scale)]
     entries += _limits(axes, column, table["line"].iloc[0])
     low, high = HEALTHY.get(column, (math.inf, -math.inf))
     last = curves[-1][0]
@@ -93,10 +97,11 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
     """Draw the range of healthy trainings and the threshold."""
     bottom, top = axes.get_ylim()
     if column in HEALTHY:
-        low, high = HEALTHY[column]
+        low, high = healthy_range(column, line)
         bottom, top = min(bottom, low / 1.5 if low else bottom), max(top, 1.5 * (high if math.isfinite(high) else low))
         band = low, min(high, top)
-        yield axes.axhspan(*band, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
+        label = _RANGE if low == HEALTHY[column][0] else f"{_RANGE}, above the threshold"
+        yield axes.axhspan(*band, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=label)
     if line is not None and not math.isnan(line):
         bottom, top = min(bottom, line / 1.5), max(top, line * 1.5)
         yield axes.axhline(line, color=COLORS[1], linestyle=(0, (6, 2)), linewidth=1.0, zorder=1, label="threshold")

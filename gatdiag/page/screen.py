@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from gatdiag.card import Tone
-from gatdiag.diagnosis import Diagnosis
+from gatdiag.diagnosis import HEALTHY as HEALTHY_VERDICT
+from gatdiag.diagnosis import Diagnosis, Finding
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
 from gatdiag.page.story import count_parameters, describe_change, format_metric
-from gatdiag.quantities import HEALTHY, compared_label, get_quantity
+from gatdiag.quantities import HEALTHY, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
 from gatdiag.summary import (
     TrainingFacts,
@@ -59,12 +60,14 @@ class Strip:
         when: The steps that the values are of.
         healthy: The range in words.
         cells: The layers.
+        is_beside: Whether something else is wrong.
     """
 
     label: str
     when: str
     healthy: str
     cells: tuple[StripCell, ...]
+    is_beside: bool = False
 
     @property
     def summary(self) -> str:
@@ -72,7 +75,9 @@ class Strip:
         if all(cell.distance == "unmeasured" for cell in self.cells):
             return "no layer has a finite value"
         far = sum(cell.distance in ("near", "far") for cell in self.cells)
-        return f"{far} of {len(self.cells)} layers outside of it" if far else "all layers in it"
+        if far:
+            return f"{far} of {len(self.cells)} layers outside of it"
+        return f"all layers in it{': what is wrong is not here' if self.is_beside else ''}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone: Tone = "unknown" if diagnosis is None else diagnosis.tone
     strip = None if diagnosis is None else _strip(run, diagnosis)
-    return Screen(tone, _WORDS[tone], tuple(_tiles(run)), strip)
+    word = "trains" if tone == "healthy" and diagnosis and diagnosis.verdict.code != HEALTHY_VERDICT else _WORDS[tone]
+    return Screen(tone, word, tuple(_tiles(run)), strip)
 
 
 def _tiles(run: Run) -> Iterator[Tile]:
@@ -130,19 +136,35 @@ def _loss(facts: TrainingFacts) -> Tile:
 
 def _strip(run: Run, diagnosis: Diagnosis) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
-    column, steps = diagnosis.verdict.column or USUAL, diagnosis.verdict.steps
+    about, steps = shown_column(run, diagnosis.verdict), diagnosis.verdict.steps
+    column = about or USUAL
     described, series = get_quantity(column), compared_series(run, column)
     if column not in HEALTHY or not len(series):
         return None
-    low, high = HEALTHY[column]
-    if not diagnosis.verdict.column and diagnosis.state == "trained":
+    low, high = healthy_range(column, diagnosis.verdict.line if about else None)
+    if not about and diagnosis.state == "trained":
         low = 0.0  # gradients are small for a good reason once the training has converged
     values, there = typical_values(series, steps), {*series["layer"]}
     layers = [str(layer) for layer in series["layer"].cat.categories if layer in there]
     every = -(-len(layers) // _MOST_LAYERS)
     near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
     cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
-    return Strip(compared_label(column), describe_steps(series, steps), describe_range(low, high), cells)
+    is_beside = not about and diagnosis.tone in ("failing", "degraded")
+    healthy = describe_range(*HEALTHY[column] if about else (low, high))
+    if about and low > HEALTHY[column][0]:
+        healthy += f"; the threshold is {low:g}"
+    return Strip(compared_label(column), describe_steps(series, steps), healthy, cells, is_beside)
+
+
+def shown_column(run: Run, finding: Finding) -> str:
+    """The quantity by layer that a finding is about, unless it is as in healthy trainings in every layer; else ""."""
+    if finding.column not in HEALTHY:
+        return finding.column
+    series = compared_series(run, finding.column)
+    low, high = healthy_range(finding.column, finding.line)
+    values = typical_values(series, finding.steps) if len(series) else {}
+    is_usual = len(values) == series["layer"].nunique() and all(low <= value <= high for value in values.values())
+    return "" if is_usual else finding.column
 
 
 def describe_range(low: float, high: float) -> str:

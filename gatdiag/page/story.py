@@ -99,14 +99,16 @@ def describe_loss(facts: TrainingFacts) -> str:
 
 
 def describe_change(first: float, last: float) -> str:
-    """By how much a number changed: as a percentage, or as a factor if it is more than ten; "" if it did not.
+    """By how much a number changed: a percentage, a factor of more than ten, or the difference if the sign changed.
 
     Example:
-        >>> describe_change(2.0, 1.0), describe_change(2.0, 500.0), describe_change(1.0, 1.0)
-        ('by 50%', 'by a factor of 250', '')
+        >>> describe_change(2.0, 1.0), describe_change(2.0, 500.0), describe_change(0.5, -9.5)
+        ('by 50%', 'by a factor of 250', 'by 10')
     """
     if first == last:
         return ""
+    if first * last < 0:
+        return f"by {number(abs(last - first))}"
     if last / first > 10:
         return f"by a factor of {number(last / first)}"
     return f"by {percent(abs((last - first) / first))}"

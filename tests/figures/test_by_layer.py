@@ -42,6 +42,13 @@ def test_the_range_of_healthy_trainings_is_drawn_where_it_is(run):
     assert axes.get_yscale() == "log"
 
 
+def test_gradients_of_zero_are_below_the_range_of_healthy_trainings(tmp_path):
+    still = build(tmp_path / "still", weights={"relative_gradient_norm": np.zeros((3, 2))})
+    canvas = drawn(BY_LAYER, table(BY_LAYER, [still]))
+    assert canvas.axes[0].get_yscale() == "log"
+    assert "exactly 0" in words(canvas)
+
+
 def test_layers_of_a_finding_are_marked(run):
     canvas = drawn(BY_LAYER, table(BY_LAYER, [run], concerned=("convs.2",)))
     assert "layers of the finding" in words(canvas)

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.page.screen import screen
+from gatdiag.page.screen import screen, shown_column
 from gatdiag.quantities import HEALTHY
 from tests.page.builder import NO_LAYERS, build
 
@@ -72,6 +74,30 @@ def test_the_strip_shows_what_the_verdict_is_about_when_it_was_seen(tmp_path):
     assert strip.when == "at step 0"
     assert [cell.distance for cell in strip.cells] == ["far", "far", "far", "inside"]
     assert strip.cells[0].value == "1.00\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10⁻¹¹"
+
+
+@pytest.mark.parametrize(("column", "line"), [("layers.effective_rank", 3.0), ("layers.effective_rank", None)])
+def test_a_quantity_that_is_as_in_healthy_trainings_is_no_evidence(tmp_path, column, line):
+    run = build(
+        tmp_path / "run",
+        logged=STUCK,
+        layers={"effective_rank": np.tile([9.0, 2.0], (40, 1))},
+        weights={"relative_gradient_norm": np.full((40, 2), 1e-2)},
+    )
+    finding = replace(gatdiag.diagnose(run).verdict, code="depth-oversmoothing", column=column, line=line)
+    strip = screen(run, replace(gatdiag.diagnose(run), findings=(finding,))).strip
+    assert shown_column(run, finding) == ("layers.effective_rank" if line else "")
+    if line:
+        assert (strip.healthy, strip.summary) == ("1.6 and more; the threshold is 3", "1 of 2 layers outside of it")
+    else:
+        assert strip.label == "relative gradient norm"
+        assert strip.summary == "all layers in it: what is wrong is not here"
+
+
+def test_a_training_with_a_remark_is_not_called_healthy(tmp_path):
+    logged = LOSS | {"val_loss": np.concatenate([np.geomspace(2.0, 0.5, 10), np.linspace(0.5, 4.0, 30)])}
+    made = shown(build(tmp_path / "run", logged=logged, **NO_LAYERS))
+    assert (made.tone, made.word) == ("healthy", "trains")
 
 
 @pytest.mark.parametrize(("last", "summary"), [(0.002, "all layers in it"), (1.99, "2 of 2 layers outside of it")])

@@ -96,11 +96,10 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str,
     text = f"Unfinished: {join_names(unfinished)}. The page shows what they recorded."
     left = [short(run.name) for run in runs[MAX_FULL_RUNS:]]
     left_out = f"The first {MAX_FULL_RUNS} of {len(runs)} runs are shown in full; of {join_names(left)}, the verdict."
-    first, *others = figures_for(runs)
-    blocks = [
-        figure_block(first, runs, "comparison", widths=("double", "single")),
-        *(figure_block(figure, runs, "comparison") for figure in others),
-    ]
+    blocks = (
+        figure_block(figure, runs, "comparison", widths=("single",) if place else ("double", "single"))
+        for place, figure in enumerate(figures_for(runs))
+    )
     return {
         "sections": sections,
         "lines": [css_line(place) for place in range(len(runs))],

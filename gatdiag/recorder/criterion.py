@@ -188,6 +188,8 @@ def class_weights(o: Tensor, gradient: Tensor) -> dict[str, list[float]]:
     groups = torch.cat([g >= 0, g < 0], 1).double() if is_binary else _onehot(g)
     shape = o.sigmoid() - (g < 0).double() if is_binary else o.softmax(1) - groups
     rows = groups.sum(0)
+    if not len(g):
+        return {}
     seen = groups[:, rows > 0]
     fewest = rows[rows > 0].min() if g.shape[1] <= _ONE_NUMBER else rows.max()  # one row of many numbers has a shape
     is_enough = seen.shape[1] > 1 and bool(fewest >= _WEIGHTED_MIN_ROWS)

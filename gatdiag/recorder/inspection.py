@@ -390,7 +390,7 @@ class Inspection:
         }
         if mixing.data is not None:
             before, after = (x.to_dense() if x.layout is not torch.strided else x for x in mixing.data)
-            found = [float(ranks(x.detach().float()).effective_rank) for x in (before, after)]
+            found = [float(ranks(x.detach().flatten(1).float()).effective_rank) for x in (before, after)]
             self._mixing["data_hops"] = {"hops": mixing.hops, "before": found[0], "after": found[1]}
         self._has_changed = True
 

@@ -39,7 +39,9 @@ def test_what_has_a_row_is_not_trained_again_even_without_the_sweep(small, train
     assert not again.runs
     assert [row.mean for row in compare(again)] == pytest.approx([row.mean for row in compare(results)], rel=1e-5)
     assert (tmp_path / "small" / TABLE).read_bytes() == before
-    assert {*pd.read_csv(tmp_path / "small" / TABLE)["commit"]} == {next(iter(results.rows.values()))["commit"]}
+    assert {*pd.read_csv(tmp_path / "small" / TABLE, dtype=str)["commit"]} == {
+        next(iter(results.rows.values()))["commit"]
+    }
 
 
 def test_quick_keeps_the_rows_of_the_protocol_and_is_not_compared_with_it(small, trained, tmp_path):

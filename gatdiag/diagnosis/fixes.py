@@ -323,8 +323,19 @@ def _register(tensors: Sequence[str] = ()) -> str:
     return f"gatdiag.remedies.register_(model{given})  # before the optimizer is created{or_else}"
 
 
+_FEW: Final = 3  # lines of a kind
+
+
 def _dropout(attributes: Sequence[str], rate: float) -> str:
-    return "\n".join(f"{_attribute(name)} = {rate:g}" for name in attributes)
+    if len(attributes) <= _FEW:
+        return "\n".join(f"{_attribute(name)} = {rate:g}" for name in attributes)
+    owners: dict[str, list[str]] = {}
+    for path, _, attribute in (name.rpartition(".") for name in attributes):
+        owners.setdefault(attribute, []).append(path)
+    return "\n".join(
+        f"for name in {paths}:\n    model.get_submodule(name).{attribute} = {rate:g}"
+        for attribute, paths in owners.items()
+    )
 
 
 def _attribute(name: str) -> str:

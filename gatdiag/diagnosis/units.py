@@ -170,6 +170,44 @@ def check_dropout(facts: Facts) -> Finding | None:
 
 
 @cause(
+    "depth-dropout",
+    "Dropout in every layer leaves mostly noise",
+    rank=298,
+    why="a cause of which more is known explains it better",
+    figure="training_curves",
+    falsified_by="With a dropout rate of 0 in all layers the training loss stays as it is.",
+    severity="warning",
+    needs_training=True,
+    limits={
+        "dropout-left": Limit(1e-3, "share of a path through all layers that their dropouts leave, as ten of 0.5 do")
+    },
+)
+def check_dropout_in_depth(facts: Facts) -> Finding | None:
+    """Dropout in many layers in a row, of usual rates, in a network that does not train and shows no other fault."""
+    rates: dict[str, float] = facts.signals.get("dropout") or {}
+    used = {name: rate for name, rate in rates.items() if 0 < rate < 1}
+    left = math.prod(1 - rate for rate in used.values())
+    is_off = facts.signals.get("evaluation_from") is not None
+    if not used or left > limit("dropout-left") or is_off or facts.state != "failing":
+        return None
+    return facts.finding(
+        "depth-dropout",
+        f"{len(used)} layers have a dropout of up to {max(used.values()):g} each: of a path through all of them "
+        f"{percent(left)} is left, so that the output of a training step is mostly noise. Deep networks train with a "
+        "rate of 0 to 0.1, or with dropout before the last layer alone.",
+        Evidence("share of a path through all layers that dropout leaves", left),
+        Evidence("layers with dropout", len(used), "layers"),
+        threshold=f"Flagged below {threshold_text('dropout-left')}.",
+        remedy=Remedy(
+            Action("dropout", {"attributes": tuple(used), "rate": 0.0}),
+            "# and in forward: x = torch.nn.functional.dropout(x, 0.0, self.training)  # where it is called, too"
+            if facts.signals.get("dropped", {}).keys() - {name.rpartition(".")[0] for name in used}
+            else "",
+        ),
+    )
+
+
+@cause(
     "dead-weights",
     "Dead weights",
     rank=300,

@@ -316,6 +316,24 @@ def test_labels_are_not_counted_by_the_gradient_of_a_loss_that_breaks_at_once(tm
 LINEAR = {f"layer{number}": {"kind": "Linear"} for number in range(6)}
 
 
+@pytest.mark.parametrize(("rate", "code"), [(0.5, "depth-dropout"), (0.0, "healthy")])
+def test_dropout_in_each_of_many_layers_leaves_noise(tmp_path, rate, code):
+    torch.manual_seed(0)
+    x = torch.randn(120, 32)
+    y = (x[:, 0] > 0).long()
+    hidden = [part for _ in range(12) for part in (nn.Linear(32, 32), nn.ELU(), nn.Dropout(rate))]
+    model = nn.Sequential(*hidden, nn.Linear(32, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with gatdiag.watch(model, tmp_path / "run") as recorder:
+        for _ in range(80):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            recorder.log(loss=loss)
+    assert diagnose(gatdiag.load(tmp_path / "run")).verdict.code == code
+
+
 def test_rows_without_a_gradient_are_no_batch_of_one_class(tmp_path):
     """Outputs are saturated after one step at such a rate: only rows of the wrong class have a gradient."""
     torch.manual_seed(0)

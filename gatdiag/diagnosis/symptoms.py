@@ -10,7 +10,8 @@ from gatdiag.roles import FEATURE
 from gatdiag.summary import last_values, role_series
 
 _TINY_BATCH = Remedy(
-    "# train on one batch of a few nodes: if the loss does not go to zero there, model, loss or labels are wrong"
+    "# train on one batch of a few nodes, long and without dropout: if the loss does not go to zero there,\n"
+    "# model, loss or labels are wrong"
 )
 
 

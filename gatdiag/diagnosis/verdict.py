@@ -211,5 +211,5 @@ def _as_cause(symptom: Finding) -> Finding:
         return replace(symptom, code="nonfinite-operation")
     general = CAUSES[symptom.code].remedy
     has_experiment = general is not None and symptom.remedy == general.code
-    hint = " No check found the cause; the experiment below narrows it down." if has_experiment else ""
+    hint = " No check found the cause; what to try narrows it down." if has_experiment else ""
     return replace(symptom, text=f"{symptom.text}{hint}")

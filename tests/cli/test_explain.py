@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatdiag.cli.app import app
-from gatdiag.diagnosis import CAUSES
+from gatdiag.diagnosis import CAUSES, HEALTHY, UNDETERMINED, UNEXPLAINED
 from gatdiag.diagnosis.thresholds import limits_of
 
 
@@ -45,6 +45,14 @@ def test_a_typo_names_the_nearest_code(code, near):
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"gatdiag: no cause is called '{code}'")
     assert f"Did you mean {near}" in line
+
+
+@pytest.mark.parametrize("verdict", [HEALTHY, UNEXPLAINED, UNDETERMINED])
+def test_a_verdict_that_is_no_cause_is_explained_in_a_line(verdict):
+    done = explain(verdict)
+    assert (done.exit_code, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"{verdict}: ")
 
 
 def test_what_is_like_no_code_gets_the_way_to_the_list():

@@ -265,7 +265,7 @@ def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_p
 
 def test_a_symptom_without_a_cause_does_not_contradict_the_line_to_paste(tmp_path):
     stuck = diagnose(build(tmp_path / "stuck", logged={"loss": np.full(60, 2.0)})).verdict
-    assert stuck.text.endswith("No check found the cause; the experiment below narrows it down.")
+    assert stuck.text.endswith("No check found the cause; what to try narrows it down.")
     assert stuck.remedy.startswith("# train on one batch")
     output = {"implied_mse": 1e6, "implied_variance": 1.0, "implied_step": 0}
     logged = {"loss": np.linspace(1e6, 7e5, 60)}

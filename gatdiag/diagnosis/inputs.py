@@ -21,6 +21,8 @@ _POSITIONS = Remedy(
     "# or: data = torch_geometric.transforms.AddLaplacianEigenvectorPE(16, attr_name='x')(data)"
 )
 
+_FEW_NUMBERS = 8
+
 
 def _needs_inputs(facts: Facts) -> str:
     return "" if facts.inputs else "the model's inputs were not recorded"
@@ -64,6 +66,11 @@ def check_non_finite(facts: Facts) -> Finding | None:
     )
 
 
+def _has_rows(one: Mapping[str, Any]) -> bool:
+    """Whether rows can be compared: a few numbers may be one example, and equal by chance."""
+    return bool(one["rows"] > (1 if one["columns"] > 1 else _FEW_NUMBERS))
+
+
 @cause(
     "input-constant",
     "All nodes have the same features",
@@ -79,7 +86,7 @@ def check_non_finite(facts: Facts) -> Finding | None:
 )
 def check_constant(facts: Facts) -> Finding | None:
     """All rows of each input are the same."""
-    known = [one for one in facts.inputs if not one["non_finite"] and one["rows"] > 1]
+    known = [one for one in facts.inputs if not one["non_finite"] and _has_rows(one)]
     if not known or any(one["relative_mu"] >= limit("input-constant") for one in known):
         return None
     one = known[0]

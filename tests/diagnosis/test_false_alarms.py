@@ -53,6 +53,14 @@ def one_input(**given):
     return known | {"largest_column": 1.0, "smallest_column": 1.0, "row_norm": 1.0} | given
 
 
+@pytest.mark.parametrize(("rows", "columns", "is_told"), [(2, 1, False), (2, 4, True), (60, 1, True)])
+def test_a_few_equal_numbers_may_be_one_example(tmp_path, rows, columns, is_told):
+    inputs = [one_input(rows=rows, columns=columns, relative_mu=0.0)]
+    assert (
+        "input-constant" in codes(build(tmp_path / "run", logged={"loss": FLAT}, signals={"inputs": inputs}))
+    ) == is_told
+
+
 # --- dead units, and rows that are alike ------------------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ def all_nodes_linked(is_faulty: bool) -> Rebuilt:
 @report(
     "https://github.com/pyg-team/pytorch_geometric/issues/1776",
     "GCNConv(cached=True) in mini-batches: all batches have as many nodes, and get the edges of the first one.",
+    right="input-edges-cached",
     held_out=True,
 )
 def cached_edges(is_faulty: bool) -> Rebuilt:

@@ -20,9 +20,9 @@ _SEVERITY: Final = {
 }
 _OF_RUN: Final = "depends on the run: gatdiag diagnose RUN prints it with the run's names and numbers"
 _VERDICTS: Final = {
-    "healthy": "healthy: the network trains, and no check found anything wrong.",
-    "unexplained": "unexplained: the training fails or stands still, and no check says why.",
-    "undetermined": "undetermined: what was recorded does not tell whether the network trains.",
+    "healthy": "the network trains, and no check found anything wrong.",
+    "unexplained": "the training fails or stands still, and no check says why.",
+    "undetermined": "what was recorded does not tell whether the network trains.",
 }
 
 
@@ -49,7 +49,7 @@ def explain(
         for line in _lines(code, CAUSES[code]):
             console.print(line, soft_wrap=True)
     elif code in _VERDICTS:
-        console.print(_VERDICTS[code], soft_wrap=True)
+        console.print(f"{code}: {_VERDICTS[code]}", soft_wrap=True)
     else:
         raise InputError(f"no cause is called {code!r}: gatdiag explain lists all{suggest(code, CAUSES)}")
 

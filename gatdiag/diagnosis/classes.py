@@ -145,7 +145,7 @@ def _inverse(classes: int) -> Remedy:
 )
 def check_ignored(facts: Facts) -> Finding | str | None:
     """The number that the loss ignores (ignore_index) is that of a class, and scores are bad."""
-    loss = facts.signals.get("loss_graph") or {}
+    loss = facts.loss_graph
     if not loss:
         return "the graph of the loss was not seen"
     ignored = loss.get("ignored")

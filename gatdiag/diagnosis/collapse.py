@@ -120,7 +120,7 @@ def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float
 
     No fixed targets that differ are reached by outputs that do not.
     """
-    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    operations = facts.loss_operations
     known = first.get("direction", 0.0)  # there is none where a row is zero
     if operations.isdisjoint(_NORMS) or not last.get("direction", 1.0) < limit("alike-outputs") * known:
         return False
@@ -130,7 +130,7 @@ def _follows_itself(facts: Facts, first: dict[str, float], last: dict[str, float
 
 def _stays_at_margin(facts: Facts) -> bool:
     """The loss is cut off at zero, as those with a margin are, and ends far above it."""
-    is_cut = not _CUT_OFF.isdisjoint((facts.signals.get("loss_graph") or {}).get("operations", ()))
+    is_cut = not _CUT_OFF.isdisjoint(facts.loss_operations)
     return is_cut and facts.last_loss > limit("settled") * abs(facts.first_loss)
 
 

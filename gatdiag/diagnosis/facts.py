@@ -192,23 +192,28 @@ class Facts:
         return classes > 1 and any(0 <= rows <= limit("spare-rows") * classes for rows in spare)
 
     @property
+    def loss_graph(self) -> dict[str, Any]:
+        """What was seen between output and loss; empty if nothing was."""
+        return self.signals.get("loss_graph") or {}
+
+    @property
+    def loss_operations(self) -> frozenset[str]:
+        """The operations between output and loss."""
+        return frozenset(self.loss_graph.get("operations", ()))
+
+    @property
     def is_policy(self) -> bool:
         """The loss weighs likelihoods with numbers of both signs, or negative ones, as rewards of a policy are."""
-        loss = self.signals.get("loss_graph") or {}
-        operations = {*loss.get("operations", ())}
-        weighs = "Mul" in operations and not operations.isdisjoint(_LIKELIHOODS) and not loss.get("multiple_of")
+        is_weighed = "Mul" in self.loss_operations and not self.loss_operations.isdisjoint(_LIKELIHOODS)
+        weighs = is_weighed and not self.loss_graph.get("multiple_of")
         return bool(weighs and len(self.finite_loss) and self.finite_loss.min() < 0)
 
     @property
     def learns_nothing_but_a_penalty(self) -> bool:
         """The loss holds a penalty on weights, and its cross-entropy is that of a constant prediction at the end."""
-        labels = np.asarray(self.output.get("labels") or [], float)
         last = float(self.output.get("last_cross_entropy", math.nan))
-        penalizes = (self.signals.get("loss_graph") or {}).get("penalizes_weights")
-        if not penalizes or not labels.sum() > 0:
-            return False
-        share = labels[labels > 0] / labels.sum()
-        return bool(last >= (1 - limit("fall")) * -(share * np.log(share)).sum())
+        entropy = _entropy(self.output.get("labels") or [])
+        return bool(self.loss_graph.get("penalizes_weights") and last >= (1 - limit("fall")) * entropy)
 
     @property
     def has_open_loss(self) -> bool:
@@ -314,10 +319,7 @@ class Facts:
             return math.nan
         if self.broadcast_loss > 0:
             return self.broadcast_loss
-        labels = np.asarray(self._labels, float)
-        if labels.sum() > 0:
-            share = labels[labels > 0] / labels.sum()
-            entropy = float(-(share * np.log(share)).sum())
+        if not math.isnan(entropy := _entropy(self._labels)):
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
         if (variance := self.target_variance) > 0 and not self.has_open_loss:
             return variance
@@ -746,6 +748,13 @@ def _share_of_auc(values: Floats) -> float:
     share = 2 * float(values[-1]) - 1
     has_risen = 1 - values[-1] <= (1 - limit("failing")) * (1 - values[0])
     return share if has_risen or values[-1] >= limit("auc") else min(share, limit("good-score") - 0.01)
+
+
+def _entropy(labels: Sequence[int]) -> float:
+    """Cross-entropy of the best constant prediction of labels, given the rows of each class; NaN without any."""
+    rows = np.asarray(labels, float)
+    share = rows[rows > 0] / rows.sum()
+    return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
 def is_conv(layer: Mapping[str, Any]) -> bool:

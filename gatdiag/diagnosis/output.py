@@ -50,7 +50,7 @@ def check_softmax_twice(facts: Facts) -> Finding | str | None:
 
 def _divergence_of_probabilities(facts: Facts) -> Finding | None:
     """kl_div of probabilities, which is negative, as no divergence is."""
-    operation = str((facts.signals.get("loss_graph") or {}).get("divergence_of"))
+    operation = str(facts.loss_graph.get("divergence_of"))
     if operation not in _TO_PROBABILITIES or not len(facts.finite_loss) or not facts.finite_loss.max() < 0:
         return None
     applied = operation.lower()
@@ -115,7 +115,7 @@ def check_softmax_over_nodes(facts: Facts) -> Finding | str | None:
 
     Cross-entropy takes another softmax, over the classes, so that it trains in spite of it.
     """
-    is_in_loss = bool((facts.signals.get("loss_graph") or {}).get("softmax_over_rows"))
+    is_in_loss = bool(facts.loss_graph.get("softmax_over_rows"))
     name, reason = _criterion(facts)
     if reason and not is_in_loss:
         return reason

@@ -32,7 +32,7 @@ def where_slope_ends(facts: Facts) -> str:
             return f"The slope ends in {name} over a dimension of size 1, which is constant whatever its input is."
         why = _FLAT.get(name, "what it is given has no effect on what it returns")
         return f"The slope ends in the model, in the operation {name}: {why}."
-    loss = facts.signals.get("loss_graph") or {}
+    loss = facts.loss_graph
     if empty := loss.get("empty"):
         return f"The loss ({empty}) is computed of a selection without rows (a mask without a true entry)."
     operations = loss.get("operations", [])

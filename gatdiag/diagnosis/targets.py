@@ -140,7 +140,7 @@ def check_empty(facts: Facts) -> Finding | str | None:
 )
 def check_is_output(facts: Facts) -> Finding | str | None:
     """The target of a binary cross-entropy or divergence is computed by the model itself, with its gradient."""
-    loss = facts.signals.get("loss_graph") or {}
+    loss = facts.loss_graph
     if not loss:
         return _NO_GRAPH
     name = str(loss.get("target_of") or "")
@@ -176,8 +176,8 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
     """
     if facts.has_several_optimizers:
         return "there are several optimizers, each with a loss of its own"
-    output, operations = facts.output, (facts.signals.get("loss_graph") or {}).get("operations", [])
-    is_raw = "NllLoss" in operations and not {"LogSoftmax", "Log"} & {*operations}
+    output, operations = facts.output, facts.loss_operations
+    is_raw = "NllLoss" in operations and operations.isdisjoint(("LogSoftmax", "Log"))
     high, low = float(output.get("max", 0.0)), float(output.get("min", 0.0))
     if is_raw and output.get("criterion") == "nll" and (high > 1 or (high > 0 and low < 0)):
         return facts.finding(
@@ -206,7 +206,7 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
 
 
 def _flipped_sign(facts: Facts) -> Finding | None:
-    loss = facts.signals.get("loss_graph") or {}
+    loss = facts.loss_graph
     if not loss.get("multiple_of") or not loss.get("is_negative"):
         return None
     return facts.finding(
@@ -255,7 +255,7 @@ def check_scale(facts: Facts) -> Finding | str | None:
 def _on_one_side(facts: Facts) -> Finding | None:
     """Every target is above its output, or below, in all steps that were looked at: outputs are still on their way."""
     side, spread = facts.output.get("side_of_targets"), (facts.output.get("last_rows") or {}).get("size", math.nan)
-    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    operations = facts.loss_operations
     is_absolute = operations <= _ABSOLUTE and (operations >= {"Abs", "Sub"} or not operations.isdisjoint(_HUBER))
     if not side or not is_absolute or facts.is_preflight:
         return None
@@ -437,7 +437,7 @@ def check_inverted(facts: Facts) -> Finding | str | None:
 
 def _of_pairs(facts: Facts, names: Iterable[str]) -> Iterator[tuple[str, "pd.Series[float]"]]:
     """Accuracies of a loss that compares outputs without classes, which did not rise, as those of many classes do."""
-    operations = {*(facts.signals.get("loss_graph") or {}).get("operations", ())}
+    operations = facts.loss_operations
     if not facts.signals.get("compares_outputs") or not operations.isdisjoint(("NllLoss", "LogSoftmax")):
         return
     for name in names:

@@ -362,7 +362,7 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
 
 def _is_no_likelihood(facts: Facts) -> bool:
     """The gradient is that of nll_loss, but another loss was seen: a sum of outputs has such a gradient, too."""
-    operations = (facts.signals.get("loss_graph") or {}).get("operations", [])
+    operations = facts.loss_operations
     is_other = bool(operations) and not any(name.startswith("NllLoss") for name in operations)
     return facts.output.get("criterion") == "nll" and is_other
 

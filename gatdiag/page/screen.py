@@ -82,20 +82,25 @@ class Strip:
 
 @dataclass(frozen=True)
 class Screen:
-    """The verdict in a word, the facts of the training, the layers."""
+    """The verdict in a word, the facts of the training, the layers, and the quantity by layer that shows what is wrong.
+
+    `about` is "" if none does.
+    """
 
     tone: Tone
     word: str
     tiles: tuple[Tile, ...]
     strip: Strip | None
+    about: str
 
 
 def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone: Tone = "unknown" if diagnosis is None else diagnosis.tone
-    strip = None if diagnosis is None else _strip(run, diagnosis)
+    about = "" if diagnosis is None else shown_column(run, diagnosis.verdict)
+    strip = None if diagnosis is None else _strip(run, diagnosis, about)
     word = "trains" if tone == "healthy" and diagnosis and diagnosis.verdict.code != HEALTHY_VERDICT else _WORDS[tone]
-    return Screen(tone, word, tuple(_tiles(run)), strip)
+    return Screen(tone, word, tuple(_tiles(run)), strip, about)
 
 
 def _tiles(run: Run) -> Iterator[Tile]:
@@ -134,10 +139,9 @@ def _loss(facts: TrainingFacts) -> Tile:
     return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change, is_result=True)
 
 
-def _strip(run: Run, diagnosis: Diagnosis) -> Strip | None:
+def _strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
-    about, steps = shown_column(run, diagnosis.verdict), diagnosis.verdict.steps
-    column = about or USUAL
+    column, steps = about or USUAL, diagnosis.verdict.steps
     described, series = get_quantity(column), compared_series(run, column)
     if column not in HEALTHY or not len(series):
         return None

@@ -9,7 +9,7 @@ from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
 from gatdiag.page.chart import chart_data
 from gatdiag.page.plots import FigureBlock, css_line, figure_block
-from gatdiag.page.screen import USUAL, Screen, screen, shown_column
+from gatdiag.page.screen import USUAL, Screen, screen
 from gatdiag.page.story import recorder_notes, run_warnings, story
 from gatdiag.page.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
@@ -52,7 +52,8 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     """The section of one run; the options are those of its overview."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     diagnosis = None if is_empty(run) else diagnose(run)
-    first, of_first = _evidence(run, diagnosis)
+    shown = screen(run, diagnosis)
+    first, of_first = _evidence(diagnosis, shown.about)
     drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, first)}
     known = {_OVERVIEW: options, first: of_first}
     blocks = {name: figure_block(one, [run], anchor, **known.get(name, {})) for name, one in drawn.items()}
@@ -69,7 +70,7 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
         name=short(run.name),
         warnings=run_warnings(run),
         diagnosis=diagnosis,
-        screen=screen(run, diagnosis),
+        screen=shown,
         evidence=evidence or blocks.pop(_CURVES, None),
         overview=overview,
         chart="" if diagnosis is None or not in_full else chart_data(run, diagnosis.verdict.column or USUAL),
@@ -82,12 +83,12 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
     )
 
 
-def _evidence(run: Run, diagnosis: Diagnosis | None) -> tuple[str, dict[str, Any]]:
+def _evidence(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
-    if diagnosis is None or not shown_column(run, diagnosis.verdict):
+    if diagnosis is None or not about:
         return _CURVES, {"gradients": False}
     found = diagnosis.verdict
-    return _BY_LAYER, {"column": found.column, "concerned": found.layers, "steps": found.steps, "line": found.line}
+    return _BY_LAYER, {"column": about, "concerned": found.layers, "steps": found.steps, "line": found.line}
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from gatdiag.diagnosis import diagnose
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.thresholds import limit
 from gatdiag.recorder.guard import TrainingWarning
+from tests.diagnosis.watched import train
 from tests.page.builder import build, rewrite_meta
 
 STEPS = 60
@@ -331,34 +332,20 @@ def test_dropout_in_each_of_many_layers_leaves_noise(tmp_path, rate, code):
     y = (x[:, 0] > 0).long()
     hidden = [part for _ in range(12) for part in (nn.Linear(32, 32), nn.ELU(), nn.Dropout(rate))]
     model = nn.Sequential(*hidden, nn.Linear(32, 2))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    with gatdiag.watch(model, tmp_path / "run") as recorder:
-        for _ in range(80):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-    assert diagnose(gatdiag.load(tmp_path / "run")).verdict.code == code
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), y), steps=80, lr=1e-3)
+    assert diagnosis.verdict.code == code
 
 
 def test_rows_without_a_gradient_are_no_batch_of_one_class(tmp_path):
     """Outputs are saturated after one step at such a rate: only rows of the wrong class have a gradient."""
     torch.manual_seed(0)
     x = torch.randn(200, 20)
-    y, model = (
-        (x[:, 0] > 0).long(),
-        nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)),
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=500)
-    with pytest.warns(TrainingWarning), gatdiag.watch(model, tmp_path / "run") as recorder:
-        for _ in range(30):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            recorder.log(loss=loss)
-    assert diagnose(gatdiag.load(tmp_path / "run")).verdict.code == "lr-too-large"
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    given = {"steps": 30, "lr": 500, "optimizer": torch.optim.SGD}
+    with pytest.warns(TrainingWarning):
+        diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), y), **given)
+    assert diagnosis.verdict.code == "lr-too-large"
 
 
 @pytest.mark.parametrize(("sums", "code"), [(16, "depth-oversmoothing"), (0, "rank-collapse")])

@@ -12,7 +12,7 @@ from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import USUAL_EPS
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
-from gatdiag.diagnosis.training import STILL_FALLS
+from gatdiag.diagnosis.training import STILL_FALLS, Floats
 from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.diagnosis.wording import number, percent
 
@@ -260,18 +260,23 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < limit("batch-path"))
     if not ratio > 0 or not (is_slow or hardly_moves) or (_is_leaving_plateau(facts) and not path < limit("frozen")):
         return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so only tiny steps were looked for"
-    if _is_uneven(facts) or abs(over) > limit("stiff"):
+    if _differ(_paces_of_layers(facts)) or abs(over) > limit("stiff"):
         return None
     lr = remedy.initial_learning_rate(facts)
     # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.round_to_one_digit(lr * max(10.0, min(remedy.USUAL_STEP / ratio, room)))
     fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
-    if better > _MOST and not facts.is_adam:
+    paces = np.array([median(ratios) for ratios in facts.update_ratios[:, facts.norms[0] > 0].T])
+    if not facts.is_adam and (better > _MOST or _differ(paces)):
         fix, instead = Remedy(remedy.use_adam(facts)), "Adam"
         remark = (
             f" Steps of a usual size would need a learning rate of {better:g}, at which gradient descent diverges once "
             "the gradient grows; the steps of Adam do not depend on its size."
+            if better > _MOST
+            else f" A step changes one parameter by {number(_spread(paces))} times as much of its norm as the median "
+            "one, so that no learning rate of gradient descent is right for all; the steps of Adam do not depend on "
+            "the size of the gradient."
         )
     return facts.finding(
         "lr-too-small",
@@ -349,19 +354,35 @@ def _gradient_rms(facts: Facts) -> float:
 
 
 def _is_leaving_plateau(facts: Facts) -> bool:
-    """The gradient grows, or the loss falls at a fair pace: the network will train."""
+    """The gradient grows, or the loss falls at a fair pace below that of the best constant: the network will train."""
     grads = facts.steps_column("gradient_norm")
     part = max(2, len(grads) // 5)
     grows = len(grads) >= 10 and median(grads[-part:]) > 1.3 * median(grads[:part])
-    fall = facts.first_loss - median(facts.finite_loss[-3:])
+    fall = facts.baseline_loss - median(facts.finite_loss[-3:])  # biases do the rest
     return bool(grows or fall > limit("slow") * max(facts.baseline_loss, facts.first_loss) * facts.step_count)
 
 
-def _is_uneven(facts: Facts) -> bool:
-    """One parameter moves far more than most."""
-    pace = np.array([median(column) for column in facts.update_ratios[:, facts.norms[0] > 0].T])
-    pace = pace[np.isfinite(pace) & (pace > 0)]
-    return bool(len(pace) > 3 and pace.max() > limit("uneven") * np.median(pace))
+def _paces_of_layers(facts: Facts) -> Floats:
+    """Norm of a step over norm of the weights, median over the steps, of each layer."""
+    column = {name: number for number, name in enumerate(facts.parameter_names)}
+    found = []
+    for layer in facts.layers:
+        own = [column[one["name"]] for one in layer["parameters"] if one["name"] in column]
+        norms, ratios = facts.norms[:, own], facts.update_ratios[:, own]
+        with np.errstate(all="ignore"):
+            found.append(median(np.sqrt(np.nansum((ratios * norms) ** 2, axis=1) / np.nansum(norms**2, axis=1))))
+    return np.array(found)
+
+
+def _spread(paces: Floats) -> float:
+    """The largest over the median one, of more than three that move; NaN of fewer."""
+    moving = paces[np.isfinite(paces) & (paces > 0)]
+    return float(moving.max() / np.median(moving)) if len(moving) > 3 else math.nan
+
+
+def _differ(paces: Floats) -> bool:
+    """One moves far more than most."""
+    return _spread(paces) > limit("uneven")
 
 
 @cause(

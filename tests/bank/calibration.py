@@ -132,6 +132,7 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"eps": 1.0}, layer="gcn", depth=3),
         row({"eps": 0.1}, layer="gatv2", depth=3, lr=0.002),
         row({"lr": 0.0}, layer="gatv2", depth=2),
+        row({"optimizer": "SGD"}, layer="gat", depth=12, activation="elu", lr=0.003),
     ),
     "parameters-not-in-optimizer": (
         row({"optimizes": "of a copy"}, layer="gcn", depth=3),

@@ -1,14 +1,19 @@
 """The learning rates that are recommended, on a quadratic whose best rate is known and on a deep network."""
 
+from functools import partial
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch_geometric.nn import GATConv, Sequential
 
 import gatdiag
 from gatdiag.diagnosis import HEALTHY
 from gatdiag.experiments.models import gcn
 from gatdiag.experiments.synthetic import block_model
+from tests.diagnosis.watched import train
 
 X = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.randn(6, 1, generator=torch.Generator().manual_seed(2))
@@ -83,6 +88,24 @@ def test_where_only_a_huge_rate_would_do_adam_is_recommended_and_trains(tmp_path
     assert [action.name for action in verdict.actions] == ["adam"]
     train("adam", lambda model: torch.optim.Adam(model.parameters(), lr=0.005))
     assert losses["adam"] < 0.8 * losses["sgd"]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_a_deep_elu_gat_that_hardly_moves_by_gradient_descent_trains_with_the_adam_that_is_recommended(tmp_path, name):
+    graph = block_model(nodes=120)
+    torch.manual_seed(0)
+    sizes = [graph.num_features, *[32] * 11, 4]
+    layers = [(GATConv(*pair), "x, edges -> x") for pair in pairwise(sizes)]
+    model = Sequential("x, edges", [step for layer in layers for step in (layer, nn.ELU())][:-1])
+    optimizer = {"SGD": partial(torch.optim.SGD, lr=0.01), "Adam": partial(torch.optim.Adam, lr=0.003)}[name]
+    verdict = train(
+        tmp_path / "run",
+        model,
+        lambda step: F.cross_entropy(model(graph.x, graph.edge_index), graph.y),
+        optimizer=lambda parameters, lr: optimizer(parameters),
+    ).verdict
+    assert verdict.code == ("lr-too-small" if name == "SGD" else HEALTHY)
+    assert verdict.remedy.startswith("optimizer = torch.optim.Adam(model.parameters(), lr=0.003)") is (name == "SGD")
 
 
 @pytest.mark.parametrize(("decay", "code"), [(0.5, "weight-decay-too-strong"), (5e-4, HEALTHY)])

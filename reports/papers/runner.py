@@ -210,9 +210,9 @@ def train_missing(
         )
     runs = {cell: run_folder(cell, folder) for cell in cells if study.record and is_recorded(cell, folder)}
     known.update((cell_key(cell), row) for cell, row in _new_rows(study, missing, folder, runs))
-    results = _sort_rows(study, known, full=full, runs=runs, failed=failed)
-    _write_results(results, reports / study.name / TABLE)
-    return results
+    _write_results(_sort_rows(study, known, full=full), reports / study.name / TABLE)
+    written = known_rows(study, reports)  # with the digits of the file, so that the page is the same when written again
+    return _sort_rows(study, written, full=full, runs=runs, failed=failed)
 
 
 def known_results(study: Study, reports: Path = REPORTS) -> Results:

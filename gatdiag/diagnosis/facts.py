@@ -40,6 +40,7 @@ _SEVERITY: Final[Mapping[State, Severity]] = {
 }  # fmt: skip
 _OF_ROWS: Final = ("effective_rank", "relative_mu")  # that compare the rows of an output
 _EARLY: Final = 30  # steps whose overshoot is known
+_ROUNDING: Final = 1e-10  # of the first loss: the variance of targets that are all the same
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
 _GRAPH_LEVEL: Final = ("Linear", "Sequential")  # kinds of layers that may follow a pooling
 _LIKELIHOODS: Final = ("NllLoss", "LogSoftmax", "Logsumexp")
@@ -216,6 +217,11 @@ class Facts:
         return bool(self.loss_graph.get("penalizes_weights") and last >= (1 - limit("fall")) * entropy)
 
     @property
+    def maximizes(self) -> bool:
+        """An optimizer goes up the slope of what was logged as the loss."""
+        return any(group.get("maximize") for group in self.groups)
+
+    @property
     def has_open_loss(self) -> bool:
         """The loss compares outputs with each other, or is computed of parts of a model that is not called itself."""
         return bool(self.signals.get("compares_outputs") or (self.signals and not self.output))
@@ -321,7 +327,7 @@ class Facts:
             return self.broadcast_loss
         if not math.isnan(entropy := _entropy(self._labels)):
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
-        if (variance := self.target_variance) > 0 and not self.has_open_loss:
+        if (variance := self.target_variance) > _ROUNDING * self.first_loss and not self.has_open_loss:
             return variance
         return math.log(self.class_count) if self.class_count > 1 else math.nan
 
@@ -449,6 +455,8 @@ class Facts:
             return Course("failing", "the loss but for the penalty on weights is that of a constant prediction")
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
+        if self.maximizes:
+            return Course("unknown", "the optimizer maximizes it, and how high it can get is not known: log a score")
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
         return judge_course(
             self.finite_loss,
@@ -541,7 +549,7 @@ class Facts:
 
     def _severity_of(self, row: Cause) -> Severity:
         if row.severity == "certain":
-            return "warning" if self.state == "trained" or self.predicts_well else "error"
+            return "warning" if self.state in ("trained", "partly") or self.predicts_well else "error"
         return self.severity if row.severity == "by loss" else row.severity
 
     # --- what changed -------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ _NOT_RECORDED = "no update ratio was recorded"
             "and no early step replaced the weights",
         ),
         "overshoot": Limit(2, "gradient descent diverges if learning rate x curvature exceeds 2"),
-        "momentum": Limit(0.99, "of SGD: 100 gradients are added up; usual is 0.9"),
+        "momentum": Limit(0.995, "of SGD: 200 gradients are added up; usual is 0.9, at times 0.99"),
         "driven": Limit(
             5, "times the norm of the weights at the start is the largest; at the end, healthy runs 0.36 to 3.6"
         ),
@@ -320,7 +320,9 @@ def _zero_rate(facts: Facts) -> Finding | None:
 def _swamped_by_eps(facts: Facts) -> Finding | None:
     """Adam's eps is far above the gradients, so that each step is shorter by the factor between the two."""
     eps, size = facts.setting("eps") if facts.is_adam else 0.0, _gradient_rms(facts)
-    if not eps > limit("eps") * size > 0 or facts.step_count < limit("steps") or _goes_past(facts):
+    if not eps > max(USUAL_EPS, limit("eps") * size) or not size > 0:
+        return None
+    if facts.step_count < limit("steps") or _goes_past(facts):
         return None
     lr = remedy.initial_learning_rate(facts)
     first = remedy.first_step_by_gradient(facts, lr)

@@ -207,7 +207,7 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
 
 def _flipped_sign(facts: Facts) -> Finding | None:
     loss = facts.loss_graph
-    if not loss.get("multiple_of") or not loss.get("is_negative"):
+    if not loss.get("multiple_of") or not loss.get("is_negative") or facts.maximizes:
         return None
     return facts.finding(
         "loss-unbounded",

@@ -28,9 +28,9 @@ declare_limits(
 _FIRST: Final = 3  # losses
 
 STILL_FALLS: Final = "it still falls, and far enough if it goes on for as many steps again: train longer"
-"""End of the reason for a training that fails so far."""
+"""End of the reason for a training that would fail if it ended here."""
 LEARNS: Final = "the network learns from its inputs, and how much more they can tell is not known"
-"""End of the reason for a training that fails by its loss, which noise in the data may explain."""
+"""End of the reason for a training of which little of the loss is gone, which noise in the data may explain."""
 TELLS_NOTHING: Final = ("mostly noise: log a score", "can get is not known: log a score", "play against each other")
 """Ends of the reasons for a training of which losses were logged, and show nothing."""
 
@@ -62,8 +62,8 @@ def judge_course(
     1. Below 20 steps, or without a loss, it is unknown.
     2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
        the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
-       is partly; where noise in the data may be what is left of a loss that is clearly 10% lower, that is said. If the
-       weights moved by less than 1% in total, the first loss is the median of the first losses.
+       is partly, as is less where the loss still falls fast enough, or is clearly 10% lower: then noise in the data may
+       be what is left. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
     3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
        counts; unless less than 35% is gone although the weights moved by 30% or more, as of a loss with an offset, or
        of random negatives. Then, or with a negative loss, neither sign nor level counts, as the lowest value is not
@@ -104,7 +104,7 @@ def judge_course(
     course = _against_chance(losses, chance, path, of_tokens=of_tokens) if chance > 0 else _against_noise(losses, path)
     is_open_end = course.state == "failing" and not course.reason.endswith(STILL_FALLS)
     if is_open_end and not path < limit("frozen") and _has_learned(losses, chance, scores):
-        course = Course("failing", f"{course.reason}; {LEARNS}")
+        course = Course("partly", f"{course.reason}; {LEARNS}")
     if has_opponent and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
     elif is_policy and not path < limit("frozen"):
@@ -134,7 +134,7 @@ def _against_chance(losses: Floats, chance: float, path: float, *, of_tokens: bo
     if state == "failing" and of_tokens and first - last > limit("fall") * first and not _stays(losses):
         return Course("unknown", f"{reason}, to which a loss of tokens falls first: train longer, or log each loss")
     is_early = state == "failing" and _still_falls(losses, base, begun=limit("begun"), goal=limit("failing"))
-    return Course(state, f"{reason}; {STILL_FALLS}" if is_early else reason)
+    return Course("partly", f"{reason}; {STILL_FALLS}") if is_early else Course(state, reason)
 
 
 def _has_learned(losses: Floats, chance: float, scores: Sequence[float]) -> bool:
@@ -143,7 +143,8 @@ def _has_learned(losses: Floats, chance: float, scores: Sequence[float]) -> bool
         return False
     level = last_level(losses)
     error = 1.25 * noise(losses[len(losses) // 2 :]) / math.sqrt(max(3, len(losses) // 10))
-    return level < (1 - limit("begun")) * chance and level + limit("hint") * error < chance
+    base = min(chance, float(losses[0]))
+    return level < (1 - limit("begun")) * base and level + limit("hint") * error < base
 
 
 def _stays(losses: Floats) -> bool:

@@ -125,9 +125,9 @@ def check_gradients(facts: Facts) -> Finding | str | None:
 
 
 def _severity_of_frozen(facts: Facts) -> Severity:
-    """A warning where weights are left that learn, as of a head or of adapters: that may be meant."""
+    """Less where weights are left that learn, as of a head or of adapters: that may be meant."""
     is_meant = any(len(one["shape"]) > 1 for one in facts.trainable.values())
-    return "warning" if is_meant else facts.severity
+    return facts.severity if not is_meant else "note" if facts.state == "partly" else "warning"
 
 
 def _of_embeddings(facts: Facts, frozen: Sequence[str]) -> str:

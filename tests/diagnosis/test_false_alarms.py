@@ -423,3 +423,58 @@ def test_the_attention_vector_of_pygat_is_no_layer_of_one_neuron():
 
     diagnosis = gatdiag.preflight(Net(), x, adjacency, loss=lambda out: F.cross_entropy(out, torch.arange(30) % 3))
     assert "rank-collapse" not in {one.code for one in diagnosis}
+
+
+# what is left of the loss at the end is the noise of the labels
+NOISY = {
+    "long steps": (lambda p: torch.optim.SGD(p, lr=1.0), lambda x: x),
+    "momentum": (lambda p: torch.optim.SGD(p, lr=0.002, momentum=0.99), lambda x: x),
+    "columns of several scales": (
+        lambda p: torch.optim.Adam(p, lr=0.01),
+        lambda x: x * torch.tensor([30.0, *[1.0] * 7]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOISY)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_of_the_labels_is_not_held_against_a_training_that_learned_the_rest(tmp_path, kind, seed):
+    make_optimizer, change_inputs = NOISY[kind]
+    torch.manual_seed(seed)
+    x = torch.randn(2000, 8)
+    y = (torch.rand(2000) < torch.sigmoid(1.2 * x[:, 0] + 0.8 * x[:, 1])).long()
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    found = train(
+        tmp_path / "run",
+        model,
+        lambda step: F.cross_entropy(model(change_inputs(x)), y),
+        steps=200,
+        optimizer=lambda p, lr: make_optimizer(p),
+    )
+    assert found.state == "partly"
+    assert not [one for one in found if one.severity == "error"], str(found)
+    assert found.tone != "failing"
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_sign_is_flipped_unless_the_optimizer_maximizes(tmp_path, maximize):
+    torch.manual_seed(0)
+    x = torch.randn(200, 6)
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+    verdict = train(
+        tmp_path / "run",
+        model,
+        lambda step: -F.cross_entropy(model(x), y),
+        optimizer=lambda p, lr: torch.optim.Adam(p, lr=lr, maximize=maximize),
+    ).verdict
+    assert verdict.code == ("undetermined" if maximize else "loss-unbounded")
+
+
+def test_targets_that_are_all_the_same_are_no_constant_to_beat_and_the_usual_eps_is_no_cause(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 64), nn.Linear(64, 1))
+    x = torch.randn(9, 4)
+    found = train(tmp_path / "run", model, lambda step: model(x).square().mean(), steps=400, lr=0.001)
+    assert found.state == "trained"
+    assert not [one for one in found if one.severity != "note"], str(found)

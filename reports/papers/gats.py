@@ -117,6 +117,13 @@ FIGURE_2: Final = _of_one_training(
 
 # --- figures 3 to 5: networks of five and of ten layers ---------------------------------------------------------------
 
+_BESIDE_3_AND_4: Final = (
+    "Beside the paper's figures 3 and 4: each has one threshold, and relative gradients of feature weights only; here "
+    "are both thresholds and any change at all, and the gradients of attention vectors, which differ between layers by "
+    "orders of magnitude where features do not. The paper's panels put both initializations on one scale; ours are "
+    "pictures of their own, so that it shows this comparison better."
+)
+
 FIGURE_3: Final = _of_one_training(
     "figure-3",
     title="Five layers: how much of each layer changes, relative gradient norms, and the training curve",
@@ -127,7 +134,7 @@ FIGURE_3: Final = _of_one_training(
     columns=("test_accuracy", "epochs_to_best", "changed_by_005"),
     measure=weight_changes,
     drawings=(Drawing("changed_fraction"), Drawing("gradient_norms")),
-    notes=("Gradient descent at 0.1; the threshold of the paper's panel is 0.05.",),
+    notes=("Gradient descent at 0.1; the threshold of the paper's panel is 0.05.", _BESIDE_3_AND_4),
 )
 
 FIGURE_4: Final = _of_one_training(
@@ -144,6 +151,7 @@ FIGURE_4: Final = _of_one_training(
         "Gradient descent at 0.1, as in the paper's figures 2 to 5, not at the 0.05 of its tables; the threshold of "
         "the paper's panel is 0.5.",
         "With Xavier's initialization, the accuracy varies a lot between seeds: see table-3.",
+        _BESIDE_3_AND_4,
     ),
 )
 
@@ -156,7 +164,12 @@ FIGURE_5: Final = _of_one_training(
     columns=("least_relative_gradient", "largest_relative_gradient", "test_accuracy"),
     measure=relative_gradients,
     drawings=(Drawing("chosen_layers", options={"layers": ("convs.0", "convs.4", "convs.9")}),),
-    notes=("Gradient descent at 0.1. The paper has a point every 25 epochs.",),
+    notes=(
+        "Gradient descent at 0.1. The paper has a point every 25 epochs.",
+        "Beside the paper's figure: there, attention has an axis of its own on the right, so that it looks as large as "
+        "the features; here both share one, which shows that it is orders of magnitude below them in a stuck network. "
+        "The paper's panels have the test accuracy on top; ours is in the table.",
+    ),
 )
 
 # --- figure 6: depth and width ----------------------------------------------------------------------------------------
@@ -194,7 +207,12 @@ FIGURE_8: Final = _of_one_training(
     columns=("never_changed", "test_accuracy"),
     measure=weight_changes,
     drawings=tuple(Drawing("unchanged_fraction", {"layers": layers}) for layers in (5, 10, 20)),
-    notes=(_RATES, "Whether a parameter changes at all depends on the number format: float32, as in the paper."),
+    notes=(
+        _RATES,
+        "Whether a parameter changes at all depends on the number format: float32, as in the paper.",
+        "Beside the paper's figure: it has all depths and initializations on one page, which shows the trend at a "
+        "glance; ours are pictures of their own, and say of which step the weights are.",
+    ),
 )
 
 FIGURE_11: Final = _of_one_training(
@@ -206,7 +224,12 @@ FIGURE_11: Final = _of_one_training(
     columns=("median_change", "test_accuracy"),
     measure=weight_changes,
     drawings=tuple(Drawing("change_boxes", {"layers": layers}) for layers in (10, 20)),
-    notes=(_RATES, "Changes are relative to the trained weight, for weights of at least 1e-4, as in the paper."),
+    notes=(
+        _RATES,
+        "Changes are relative to the trained weight, for weights of at least 1e-4, as in the paper.",
+        "Beside the paper's figure: the scale here is logarithmic, and weights that did not change at all, of which "
+        "an unbalanced network has many, are counted and marked below it instead of lying on the axis.",
+    ),
 )
 
 # --- figure 12: relative gradients under Adam -------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Accuracy (or another logged score) against depth and width, one line per variant."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,15 @@ from gatdiag.figures.axes import add_legend_below, not_recorded, note, panels, s
 from gatdiag.figures.figure import GATS, LIPSCHITZ, Figure, tidy
 from gatdiag.figures.style import MARKERS, Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
-from gatdiag.summary import compare, depth, mean_by, normalization, score_label, width
+from gatdiag.summary import (
+    UNNAMED,
+    compare,
+    depth,
+    lines_of_runs,
+    mean_by,
+    score_label,
+    width,
+)
 
 _WORDS = {"test": "test", "val": "validation", "train": "training"}
 _SPLITS = tuple(_WORDS)  # preferred first
@@ -37,33 +45,54 @@ def size_table(
     """Means over the runs of the same variant and size.
 
     Args:
-        table: As from `gatdiag.summary.compare`.
+        table: As from `gatdiag.summary.compare`; with a column "line", the lines of the runs on the same page.
         size: "depth" or "width".
         values: For each panel the columns it can show, preferred first; the first one with values is used.
         by: The column that groups the runs.
         split_by: Columns by whose values a group is split, and its name extended, where its runs differ in them.
 
     Returns:
-        panel, column, score (shown in the panel "accuracy": accuracy, AUC, ...), variant, size, mean,
-        half_width (of the 95% interval), lowest, highest, runs.
+        panel, column, score (shown in the panel "accuracy": accuracy, AUC, ...), variant (a single run has its own
+        name), size, mean, half_width (of the 95% interval), lowest, highest, runs, line (the index of the color and
+        line style: those of its first run).
     """
-    names = table[by].astype(str)
-    for other in split_by:
-        if (table.groupby(by)[other].nunique() > 1).any():
-            names += ", " + table[other].map(lambda v, of=other: v if isinstance(v, str) else f"{of} {v:g}")
-    table = table.drop(columns="variant", errors="ignore").assign(variant=names, size=table[size])
+    table = table.assign(variant=_variants(table, by, split_by), size=table[size])
+    lines = {variant: int(line) for variant, line in _lines(table)}
     known = {panel: [name for name in columns if table[name].notna().any()] for panel, columns in values.items()}
     parts = [
         mean_by(table, column, ["variant", "size"])
         .assign(panel=panel, column=column, score=score_label(table.get("score", [])))
+        .assign(line=lambda means: means["variant"].map(lines))
         .sort_values("size", kind="stable")
         for panel, (column, *_) in ((panel, columns) for panel, columns in known.items() if columns)
     ]
-    return tidy(parts, "panel", "column", "score", "variant", "size", "mean", "half_width", "lowest", "highest", "runs")
+    shown = ("panel", "column", "score", "variant", "size", "mean", "half_width", "lowest", "highest", "runs", "line")
+    return tidy(parts, *shown)
 
 
-def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size: str, value: str) -> list[Artist]:
-    """Draw one panel of `size_table`: one line per variant of `order`, each with its own color, style and marker."""
+def _variants(table: pd.DataFrame, by: str, split_by: Sequence[str]) -> pd.Series:
+    """The group of each run: its value in the column `by`, and those by which the group is split."""
+    names = table[by].astype(str)
+    for other in split_by:
+        if (table.groupby(by)[other].nunique() > 1).any():
+            names += ", " + table[other].map(lambda v, of=other: v if isinstance(v, str) else f"{of} {v:g}")
+    if by != "variant" or not split_by:  # the groups have names of their own
+        return names
+    return names.mask(names.map(names.value_counts()) == 1, table["run"].astype(str))
+
+
+def _lines(table: pd.DataFrame) -> Iterator[tuple[str, int]]:
+    """Each variant with its line: that of its first run that has one, else a free one."""
+    table = table if "line" in table else table.assign(line=range(len(table)))
+    free = int(table["line"].max()) + 1
+    for variant, lines in table.groupby("variant", sort=False)["line"]:
+        known = lines[lines != UNNAMED]
+        yield str(variant), int(known.iloc[0]) if len(known) else free
+        free += not len(known)
+
+
+def draw_by_size(axes: Axes, table: pd.DataFrame, *, size: str, value: str) -> list[Artist]:
+    """Draw one panel of `size_table`: one line per variant, each with its own color, style and marker."""
     most = np.inf if value == "epochs to best" else 1.0 if table["highest"].max() <= 1 else 100.0
     half, mean = table["half_width"].fillna(0.0), table["mean"]
     table = table.assign(low=(mean - half).clip(lower=0.0), high=(mean + half).clip(upper=most))
@@ -71,7 +100,7 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
     scale_axis(axes, drawn, log=False, include=(0.0, 1.05 * float(np.nanmax(drawn))))
     entries: list[Artist] = []
     for variant, part in table.groupby("variant", sort=False):
-        index = order.index(str(variant))
+        index = int(part["line"].iloc[0])
         style = category(index) | {"marker": MARKERS[index % len(MARKERS)], "markersize": 4, "markeredgewidth": 0}
         entries += axes.plot(part["size"], part["mean"], label=plain_text(variant, 28), **style)
         sure = part.dropna(subset=["half_width"])
@@ -94,14 +123,13 @@ def draw_by_size(axes: Axes, table: pd.DataFrame, order: Sequence[str], *, size:
 def _draw_panels(values: Mapping[str, Sequence[str]], size: str) -> Callable[[pd.DataFrame, Canvas], None]:
     def draw(table: pd.DataFrame, figure: Canvas) -> None:
         """Draw the panels of a `size_table` side by side, with one legend below them."""
-        order = list(dict.fromkeys(table["variant"]))
         entries: list[Artist] = []
         for axes, panel in zip(panels(figure, len(values)), values, strict=True):
             part = table[table["panel"] == panel]
             if len(part):
                 split = _WORDS.get(str(part["column"].iloc[0]).rsplit("_", 1)[-1], "")
                 value = f"{split} {part['score'].iloc[0]}".strip() if panel == "accuracy" else panel
-                entries += draw_by_size(axes, part, order, size=size, value=value)
+                entries += draw_by_size(axes, part, size=size, value=value)
             else:
                 note(axes, not_recorded("steps.test_accuracy" if panel == "accuracy" else "steps.val_accuracy"))
         add_legend_below(figure, entries)
@@ -125,13 +153,23 @@ def _data(
         Returns:
             As `size_table`.
         """
-        return size_table(compare(runs, variants), size, values, by=by, split_by=() if variants else split_by)
+        rows = compare(runs, variants).assign(line=lines_of_runs(runs))
+        return size_table(rows, size, values, by=by, split_by=() if variants else split_by)
 
     return data
 
 
-def _differ_in(*sizes: Callable[[Run], object]) -> Callable[[Sequence[Run]], bool]:
-    return lambda runs: all(len({size(run) for run in runs}) > 1 for size in sizes)
+def _is_sweep(size: Callable[[Run], object], *split_by: str, by: str = "variant") -> Callable[[Sequence[Run]], bool]:
+    """Whether runs of one variant, alike in what it is split by, differ in size: else there is nothing to compare."""
+
+    def applies(runs: Sequence[Run]) -> bool:
+        if len({size(run) for run in runs}) < 2:
+            return False
+        rows = compare(runs)
+        sizes = pd.Series([size(run) for run in runs]).groupby(_variants(rows, by, split_by).to_numpy())
+        return bool((sizes.nunique() > 1).any()) and (by == "variant" or rows[by].nunique() > 1)
+
+    return applies
 
 
 ACCURACY_BY_DEPTH = Figure(
@@ -147,7 +185,7 @@ ACCURACY_BY_DEPTH = Figure(
     data=_data("depth", _PANELS, "width"),
     draw_table=_draw_panels(_PANELS, "layers"),
     height=lambda table, width: 2.2 if is_wide(width) else 3.6,
-    applies_to=_differ_in(depth),
+    applies_to=_is_sweep(depth, "width"),
 )
 ACCURACY_BY_WIDTH = replace(
     ACCURACY_BY_DEPTH,
@@ -159,7 +197,7 @@ ACCURACY_BY_WIDTH = replace(
     paper=f"{GATS}, figure 6",
     data=_data("width", _PANELS, "depth"),
     draw_table=_draw_panels(_PANELS, "hidden width"),
-    applies_to=_differ_in(width),
+    applies_to=_is_sweep(width, "depth"),
 )
 ACCURACY_BY_NORMALIZATION = replace(
     ACCURACY_BY_DEPTH,
@@ -173,5 +211,5 @@ ACCURACY_BY_NORMALIZATION = replace(
     data=_data("depth", _LAST, "variant", "width", by="normalization"),
     draw_table=_draw_panels(_LAST, "layers"),
     height=lambda table, width: 2.3,
-    applies_to=_differ_in(depth, normalization),
+    applies_to=_is_sweep(depth, "variant", "width", by="normalization"),
 )

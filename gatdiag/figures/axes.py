@@ -20,6 +20,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
 from gatdiag.figures.style import (
@@ -46,6 +47,7 @@ MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height 
     "below": ("v", "#000000", "outside the axis range", 0.02),
 }
 _MARKED = 30  # marks of a kind per line
+_MOST_RANKS = 8  # rows of marks at an edge
 _LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that rounding errors look flat
 _DECADES = 1.5  # by which outliers may widen a logarithmic axis
 _DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are labeled
@@ -139,6 +141,7 @@ def draw_lines(
     log: bool | None = None,
     include: Sequence[float] = (),
     scaled_to: ArrayLike | None = None,
+    has_own_marks: bool = False,
 ) -> list[Line2D]:
     """Draw lines on one axes, with a scale and limits computed from all of them together.
 
@@ -150,14 +153,16 @@ def draw_lines(
         log: As for `scale_axis`.
         include: As for `scale_axis`.
         scaled_to: What the limits are computed from, if not from these lines alone.
+        has_own_marks: Whether values that cannot be drawn are marked in the color of their line, side by side.
 
     Returns:
-        Legend handles: the labeled lines, then the marks that were needed.
+        Legend handles: the labeled lines (or the mark, where nothing of a line is seen), then the marks that were
+        needed.
     """
     drawn = [table[name] for table, _ in curves for name in ("value", "low", "high") if name in table.columns]
     extent = pd.concat(drawn) if drawn else []
     scale_axis(axes, extent if scaled_to is None else scaled_to, log=log, include=include)
-    handles, needed = list[Line2D](), set[str]()
+    handles, needed, rank = list[Line2D](), set[str](), 0
     for table, style in curves:
         places, values = (table[name].to_numpy(np.float64) for name in (x, "value"))
         seen = np.isfinite(values) & ((values > 0) | (axes.get_yscale() != "log"))
@@ -169,10 +174,12 @@ def draw_lines(
                 axes.fill_between(
                     places, low, high, None, color=artist.get_color(), alpha=0.18, linewidth=0, zorder=1.5
                 )
-        needed |= mark_hidden(axes, places, values, table.get("undefined"))
+        own = artist.get_color() if has_own_marks else None
+        marked = mark_hidden(axes, places, values, table.get("undefined"), color=own, rank=rank if own else 0)
+        needed, rank = needed | marked, rank + bool(marked)
         if "label" in style:
-            handles.append(artist)
-    return handles + mark_handles(needed)
+            handles.append(artist if seen.any() or not own else _mark_handle("broken", str(style["label"]), own))
+    return handles + mark_handles(needed, MUTED if has_own_marks else None)
 
 
 def _is_visible_band(axes: Axes, low: Floats, high: Floats) -> bool:
@@ -191,7 +198,15 @@ def _dot_style(shown: Floats) -> dict[str, Any]:
     return {"marker": "o", "markersize": 2.5, "markevery": np.flatnonzero(alone).tolist()} if alone.any() else {}
 
 
-def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str] | pd.Series | None = None) -> set[str]:
+def mark_hidden(
+    axes: Axes,
+    x: NDArray[Any],
+    y: Floats,
+    undefined: Sequence[str] | pd.Series | None = None,
+    *,
+    color: ColorType | None = None,
+    rank: int = 0,
+) -> set[str]:
     """Mark, at the edge of the axes, the values of one line that cannot be drawn. Call after `scale_axis`.
 
     Args:
@@ -199,6 +214,8 @@ def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str]
         x: The x values.
         y: The y values.
         undefined: For each value a key of `MARKS` if it is NaN for a known reason (0 / 0), else "".
+        color: That of the line, by default of the kind of mark.
+        rank: How many lines were marked before: their marks are farther out.
 
     Returns:
         The keys of `MARKS` that were needed.
@@ -215,20 +232,25 @@ def mark_hidden(axes: Axes, x: NDArray[Any], y: Floats, undefined: Sequence[str]
     }
     cases = {case: hit for case, hit in cases.items() if hit.any()}
     for case, hit in cases.items():
-        marker, color, _, height = MARKS[case]
+        marker, usual, _, height = MARKS[case]
+        height += (0.04 if height < 0.5 else -0.04) * min(rank, _MOST_RANKS)
         places = x[hit][evenly_spaced(int(hit.sum()), _MARKED)]
-        axes.plot(places, np.full(len(places), height), marker, color=color, markersize=3, markeredgewidth=0.8,
-                  transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
+        axes.plot(places, np.full(len(places), height), marker, color=color or usual, markersize=3,
+                  markeredgewidth=0.8, transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return set(cases)
 
 
-def mark_handles(cases: set[str]) -> list[Line2D]:
+def mark_handles(cases: set[str], color: ColorType | None = None) -> list[Line2D]:
     """Legend handles of the marks that were needed."""
     return [
-        Line2D([], [], linestyle="none", marker=marker, color=color, markersize=3.5, label=label)
-        for case, (marker, color, label, _) in MARKS.items()
+        _mark_handle(case, label, color or usual)
+        for case, (_, usual, label, _) in MARKS.items()
         if case in cases and not (case == "below" and "above" in cases)
     ]
+
+
+def _mark_handle(case: str, label: str, color: ColorType) -> Line2D:
+    return Line2D([], [], linestyle="none", marker=MARKS[case][0], color=color, markersize=3.5, label=label)
 
 
 _STEP_RANGE: ContextVar[tuple[int, ...]] = ContextVar("step range", default=())
@@ -335,9 +357,18 @@ def add_legend_below(figure: Canvas, handles: Iterable[Artist]) -> None:
     for handle in sorted(handles, key=lambda handle: handle.get_label() in marks):
         entries.setdefault(str(handle.get_label()), handle)
     if entries:
-        widest = max(map(len, entries)) * 0.053 + 0.5  # inches
-        columns = max(1, min(len(entries), int(width_inches(figure) / widest)))
+        columns = _legend_columns([*entries], width_inches(figure))
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def legend_height(labels: Sequence[str], width: float) -> float:
+    """The height in inches of a legend below a figure of that width in inches."""
+    return 0.14 * -(-len(labels) // _legend_columns(labels, width)) if labels else 0.0
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    widest = max(map(len, labels)) * 0.053 + 0.5  # inches
+    return max(1, min(len(labels), int(width / widest)))
 
 
 _NOTE: dict[str, Any] = {"ha": "center", "va": "center", "color": MUTED, "style": "italic"}

@@ -3,21 +3,32 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
+from matplotlib.lines import Line2D
 
-from gatdiag.figures.axes import add_legend_below, draw_lines, not_recorded, note, panels, step_axis
+from gatdiag.figures.axes import (
+    add_legend_below,
+    draw_lines,
+    legend_height,
+    not_recorded,
+    note,
+    panels,
+    step_axis,
+)
 from gatdiag.figures.figure import Figure, axis_label, equations, tidy
 from gatdiag.figures.style import Canvas, category, is_wide, plain_text
 from gatdiag.run import Run
 from gatdiag.summary import (
+    UNNAMED,
     bin_steps,
     compared_score,
     default_variant,
     is_recorded,
     kind_of_score,
+    lines_of_runs,
     logged_series,
     loss_name,
     quantile,
@@ -29,6 +40,8 @@ from gatdiag.summary import (
 
 _MAX_LINES = 6  # per panel
 _MAX_KINDS = 4  # of scores, one panel each
+_OTHERS = "other runs"
+_MARKS_NAMED = 2  # entries of the legend for marks
 _POINTS = 150  # on a line that summarizes several runs
 _SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
@@ -139,13 +152,15 @@ def compared_curves_data(*runs: Run) -> pd.DataFrame:
             split that any run has logged.
 
     Returns:
-        quantity, run (its index), label, step, value, low, high.
+        quantity, run (its index), line (the index of its color and style; -1 for runs that are not told apart), label,
+        step, value, low, high.
     """
+    lines = lines_of_runs(runs)
     parts = [
-        thin(values).assign(quantity=quantity, run=place, label=runs[place].name)
+        thin(values).assign(quantity=quantity, run=place, line=lines[place], label=runs[place].name)
         for place, quantity, values in _compared(runs)
     ]
-    return tidy(parts, "quantity", "run", "label", "step", "value", "low", "high")
+    return tidy(parts, "quantity", "run", "line", "label", "step", "value", "low", "high")
 
 
 def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
@@ -160,25 +175,40 @@ def _compared(runs: Sequence[Run]) -> Iterator[tuple[int, str, pd.Series]]:
 
 
 def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:
-    """Draw one panel per scalar, with one line per run."""
+    """Draw one panel per scalar, with one line per run and its marks in its color."""
     parts = list(table.groupby("quantity", sort=False))
-    entries: list[Artist] = []
+    entries: dict[str, Line2D] = {}
     for axes, (quantity, part) in zip(panels(figure, len(parts), len(parts)), parts, strict=True):
         curves = [
-            (curve, {**category(int(str(place))), "label": plain_text(curve["label"].iloc[0], 48)})
-            for place, curve in part.groupby("run", sort=True)
+            (curve, {**category(int(curve["line"].iloc[0])), "label": _label(curve)})
+            for _, curve in part.groupby("run", sort=True)
         ]
         share = kind_of_score(str(quantity)) is not None and part["value"].max() <= 1
-        entries += draw_lines(axes, curves, log=False if share else None, include=(0.0, 1.0) if share else ())
+        scale: dict[str, Any] = {"log": False if share else None, "include": (0.0, 1.0) if share else ()}
+        for handle in draw_lines(axes, curves, **scale, has_own_marks=True):
+            known = entries.get(label := str(handle.get_label()))
+            if known is None or known.get_linestyle() == "None":  # a run of which a line is seen in this panel alone
+                entries[label] = handle
         axes.set_ylabel(plain_text(quantity, 30))
         step_axis(axes, part["step"])
-    add_legend_below(figure, entries)
+    add_legend_below(figure, sorted(entries.values(), key=lambda handle: handle.get_label() == _OTHERS))
+
+
+def _label(curve: pd.DataFrame) -> str:
+    return plain_text(curve["label"].iloc[0], 48) if curve["line"].iloc[0] != UNNAMED else _OTHERS
+
+
+def _compared_height(table: pd.DataFrame, width: float) -> float:
+    labels = {_label(curve) for _, curve in table.groupby("run")}
+    wide = 2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1)
+    return wide + legend_height([*labels, *[""] * _MARKS_NAMED], width)
 
 
 COMPARED_CURVES = Figure(
     name="compared_curves",
     title="Learning curves of all runs",
-    caption="The training loss of each run, and its accuracy (or another score) if one was logged.",
+    caption="The training loss of each run, and its accuracy (or another score) if one was logged. Of more than "
+    "twelve runs, twelve are named, from the lowest to the highest last loss; the others are gray.",
     interpretation="A run whose loss stays level while that of another falls does not train. If losses agree and "
     "accuracies differ, the runs differ in generalization, not in training.",
     paper="Dasoulas et al., ICML 2021 (convergence)",
@@ -186,10 +216,7 @@ COMPARED_CURVES = Figure(
     needs=("steps.loss",),
     data=compared_curves_data,
     draw_table=draw_compared_curves,
-    height=lambda table, width: (
-        (2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1))
-        + 0.13 * -(-table["run"].nunique() // (4 if is_wide(width) else 2))
-    ),
+    height=_compared_height,
 )
 
 
@@ -201,8 +228,8 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         groups: The group of each run, in order; by default its name without numbers.
 
     Returns:
-        quantity, run (index of the group), label (of the group), step, value, low, high. Where runs recorded different
-        steps, nearby steps are pooled. NaN counts as greater than any number: value is NaN where half of the
+        quantity, run and line (index of the group), label (its name), step, value, low, high. Where runs recorded
+        different steps, nearby steps are pooled. NaN counts as greater than any number: value is NaN where half of the
         runs are NaN, and high where one is.
     """
     labels = [default_variant(run.name) for run in runs] if groups is None else [*groups]
@@ -221,7 +248,8 @@ def spread_curves_data(*runs: Run, groups: Sequence[str] | None = None) -> pd.Da
         line = pd.DataFrame({name: bins.agg(quantile, share=share) for name, share in _SPREAD.items()})
         line["step"] = amid.loc[line.index]
         found.append(line.assign(quantity=str(quantity), label=str(label), run=order.index(str(label))))
-    return tidy(found, "quantity", "run", "label", "step", "value", "low", "high")
+    table = tidy(found, "quantity", "run", "label", "step", "value", "low", "high")
+    return table.assign(line=table["run"])
 
 
 SPREAD_CURVES = replace(

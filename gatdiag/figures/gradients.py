@@ -22,8 +22,10 @@ from gatdiag.figures.style import ROLE_STYLES, Canvas, is_wide, plain_text
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
+    UNNAMED,
     check_layers,
     has_role,
+    lines_of_runs,
     logged_series,
     loss_name,
     role_series,
@@ -150,32 +152,36 @@ CHOSEN_LAYERS = Figure(
 
 
 _MAX_RUNS = 8
+_MOST_DECADES = 8.0  # of one color scale: on a longer one, differences within a run cannot be seen
 
 
 def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
     """The gradient norm of the feature weights by run, layer and step, thinned so that spikes stay visible.
 
     Args:
-        *runs: The runs; the first eight are drawn.
+        *runs: The runs; of more than eight, those at evenly spaced ranks of the last loss.
 
     Returns:
         run (its index), label, step, until, recorded, layer, value, as from `heat_table`. A run without the column has
         one row of nulls; the table is empty if no run has it.
     """
-    maps = [heat_table(role_series(run, "gradient_norm", FEATURE), run.steps["step"].max()) for run in runs[:_MAX_RUNS]]
+    lines = lines_of_runs(runs, _MAX_RUNS)
+    drawn = {place: run for place, run in enumerate(runs) if lines[place] != UNNAMED}
+    maps = [heat_table(role_series(run, "gradient_norm", FEATURE), run.steps["step"].max()) for run in drawn.values()]
     nulls = pd.DataFrame({"step": [None], "until": [None], "recorded": [None], "layer": [None], "value": [np.nan]})
     parts = [
         (table if len(table) else nulls).assign(run=place, label=run.name, layer=lambda of: of["layer"].astype(object))
-        for place, (run, table) in enumerate(zip(runs, maps, strict=False))
+        for (place, run), table in zip(drawn.items(), maps, strict=True)
         if any(map(len, maps))
     ]
     return tidy(parts, "run", "label", "step", "until", "recorded", "layer", "value")
 
 
 def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
-    """Draw one heat map per run, all with the same color limits."""
+    """Draw one heat map per run, all with the same color limits unless these would hide what differs within a run."""
     parts = [part for _, part in table.groupby("run", sort=True)]
     limits = color_limits(table["value"].to_numpy(np.float64), "log")
+    is_shared = np.log10(limits[1]) - np.log10(limits[0]) <= _MOST_DECADES
     ends = np.array([table["step"].min(), table["until"].max() - 1])
     grid = panels(figure, len(parts), 2)
     cases = set[str]()
@@ -187,17 +193,23 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
         names = list(dict.fromkeys(part["layer"]))
         cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
         cells = cells.astype(dict.fromkeys(("step", "until", "recorded"), np.int64))
-        cases |= draw_heat_map(axes, cells, names, "log", limits, ends)
+        own = limits if is_shared else color_limits(cells["value"].to_numpy(np.float64), "log")
+        cases |= draw_heat_map(axes, cells, names, "log", own, ends)
         axes.set_xlabel("step")
-    add_heat_bar(figure, grid, "log", limits, axis_label(_NORM))
+        if not is_shared and (cells["value"] > 0).any():
+            add_heat_bar(figure, [axes], "log", own, axis_label(_NORM))
+    if is_shared:
+        add_heat_bar(figure, grid, "log", limits, axis_label(_NORM))
     add_legend_below(figure, heat_legend(cases))
 
 
 GRADIENT_EVOLUTION = Figure(
     name="gradient_evolution",
     title="Gradient norm by layer and step",
-    caption="The gradient norm of each layer's feature weights at each step, one panel per run, with the same colors "
-    "and steps. A color lasts until the next recorded step; ticks above mark these if some were left out.",
+    caption="The gradient norm of each layer's feature weights at each step, one panel per run (of more than "
+    "eight runs, eight from the lowest to the highest last loss). All have the same colors, or, where these would span "
+    "more than eight orders of magnitude, each its own. A color lasts until the next recorded step; ticks above mark "
+    "these if some were left out.",
     interpretation="In a panel of one color all layers receive gradients. If brightness grows or fades from layer to "
     "layer, gradients vanish or explode; compare the runs to see whether a remedy helps.",
     equation=equations(_NORM),

@@ -95,6 +95,7 @@ ORDERED: Colormap = LinearSegmentedColormap.from_list(
 )
 BROKEN = "#D81B60"  # NaN and infinities; in none of the palettes
 UNMEASURED = "#b0b0b0"
+OTHERS = "#a0a0a0"  # lines of runs that are not named
 MUTED = "#555555"  # notes
 PAPER = "#fefefe"  # not #ffffff, which a page in dark mode replaces
 
@@ -102,10 +103,14 @@ PAPER = "#fefefe"  # not #ffffff, which a page in dark mode replaces
 def category(index: int) -> dict[str, Any]:
     """Color and line style of the index-th of several unordered lines; the first 28 pairs are distinct.
 
+    A negative index stands for all that are not told apart, which are gray.
+
     Example:
         >>> category(1)
         {'color': '#D55E00', 'linestyle': '--'}
     """
+    if index < 0:
+        return {"color": OTHERS, "linestyle": "-", "zorder": 1.9}
     return {"color": COLORS[index % len(COLORS)], "linestyle": _LINE_STYLES[index % len(_LINE_STYLES)]}
 
 

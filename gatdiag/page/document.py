@@ -212,6 +212,6 @@ def unique_labels(runs: Sequence[Run]) -> list[Run]:
     for folder, run in by_folder.items():
         alike = [other for other, named in by_folder.items() if named.name == run.name]
         path = folder.relative_to(os.path.commonpath([other.parent for other in alike])).as_posix()
-        label = path if folder.name == run.name else f"{run.name} ({path})"
+        label = path if run.name in path else f"{run.name} ({path})"
         found.append(Labeled(run.folder, label) if len(alike) > 1 else run)
     return found

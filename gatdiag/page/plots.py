@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import matplotlib as mpl
 import pandas as pd
 from markupsafe import Markup
 
@@ -45,7 +46,12 @@ _UNSEEN = re.compile(
 _FONT, _TAG = re.compile(rb"'([\w ]+)', sans-serif"), re.compile(rb"<[^>]*>")
 
 
-_DASHES = {"-": "solid", ":": "dotted"}  # as CSS; the others are dashed
+_DASHES = {  # line style -> lengths of dashes and gaps, in widths of the line
+    "--": mpl.rcParamsDefault["lines.dashed_pattern"],
+    "-.": mpl.rcParamsDefault["lines.dashdot_pattern"],
+    ":": mpl.rcParamsDefault["lines.dotted_pattern"],
+}
+_THICK = 2.5  # pixels of a sample of a line
 
 
 class FigureBlock(NamedTuple):
@@ -64,17 +70,20 @@ class FigureBlock(NamedTuple):
     download: str
 
 
-def css_line(index: int) -> str:
-    """The style of a border that looks like the line of the index-th run in figures.
+def line_sample(index: int) -> Markup:
+    """A short line that looks like that of the index-th run in figures.
 
     Example:
-        >>> css_line(0)
-        'border-top: .2rem solid light-dark(#0072b2, #4aa3dc)'
+        >>> print(line_sample(2))  # doctest: +ELLIPSIS
+        <svg class="line" ... stroke="#009e73" stroke-dasharray="16 4 2.5 4" style=.../></svg>
     """
     line = category(index)
     color = line["color"].lower()
-    shape = _DASHES.get(line["linestyle"], "dashed")
-    return f"border-top: .2rem {shape} light-dark({color}, {_DARK.get(color, color)})"
+    dashes = " ".join(f"{_THICK * length:.3g}" for length in _DASHES.get(line["linestyle"], ())) or "none"
+    return Markup(
+        '<svg class="line" viewBox="0 0 36 6" aria-hidden="true"><path d="M0 3h36" stroke-width="{}" stroke="{}" '
+        'stroke-dasharray="{}" style="stroke: light-dark({}, {})"/></svg>'
+    ).format(_THICK, color, dashes, color, _DARK.get(color, color))
 
 
 def figure_block(

@@ -1,21 +1,23 @@
 """The sections of a page: one run, and the comparison of several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from gatdiag.card import Tone
 from gatdiag.diagnosis import Diagnosis, diagnose
 from gatdiag.figures import figures_for, not_recorded
 from gatdiag.names import join_names, short
 from gatdiag.page.chart import chart_data
-from gatdiag.page.plots import FigureBlock, css_line, figure_block
+from gatdiag.page.plots import FigureBlock, figure_block, line_sample
 from gatdiag.page.screen import USUAL, Screen, screen
 from gatdiag.page.story import recorder_notes, run_warnings, story
 from gatdiag.page.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
-from gatdiag.summary import is_empty, results
+from gatdiag.summary import is_empty, lines_of_runs, results
 
-MAX_FULL_RUNS = 6  # on one page; with more, runs are shown without their figures
+MAX_FULL_RUNS: Final = 6  # on one page; of more, these are shown with an overview, and none with all figures
+_BY_SEVERITY: Final[tuple[Tone, ...]] = ("failing", "degraded", "unknown", "healthy")
 _OVERVIEW, _BY_LAYER, _CURVES = "overview", "by_layer", "training_curves"
 
 
@@ -40,28 +42,37 @@ class RunSection:
 
 
 def run_sections(runs: Sequence[Run]) -> list[RunSection]:
-    """One section per run, with comparable overviews; of many runs, only those and the figures of the verdicts."""
-    recorded = [run for run in runs if not is_empty(run)]
-    shared = next((one.shared_options(recorded) for one in figures_for(recorded[:1]) if one.name == _OVERVIEW), {})
-    overview = {"widths": ("double", "single"), **shared}
+    """One section per run; of many runs, the figures of the verdicts alone, and overviews of the worst."""
+    found = [None if is_empty(run) else diagnose(run) for run in runs]
     in_full = len(runs) <= MAX_FULL_RUNS
-    return [_section(run, f"run-{place}", overview, in_full=in_full) for place, run in enumerate(runs, start=1)]
+    worst = _worst(found)
+    return [
+        _section(run, f"run-{place + 1}", found[place], in_full=in_full, has_overview=place in worst)
+        for place, run in enumerate(runs)
+    ]
 
 
-def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool) -> RunSection:
-    """The section of one run; the options are those of its overview."""
+def _worst(found: Sequence[Diagnosis | None]) -> list[int]:
+    """The places of the most severe diagnoses, in order of the runs; of many healthy runs, the first."""
+    tones: list[Tone] = ["healthy" if one is None else one.tone for one in found]
+    return sorted(sorted(range(len(found)), key=lambda place: _BY_SEVERITY.index(tones[place]))[:MAX_FULL_RUNS])
+
+
+def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: bool, has_overview: bool) -> RunSection:
+    """The section of one run."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
-    diagnosis = None if is_empty(run) else diagnose(run)
     shown = screen(run, diagnosis)
     first, of_first = _evidence(diagnosis, shown.about)
-    drawn = {name: one for name, one in own.items() if in_full or name in (_OVERVIEW, first)}
-    known = {_OVERVIEW: options, first: of_first}
+    wanted = {first, *[_OVERVIEW] * has_overview}
+    drawn = {name: one for name, one in own.items() if in_full or name in wanted}
+    known = {_OVERVIEW: {"widths": ("double", "single") if in_full else ("single",)}, first: of_first}
     blocks = {name: figure_block(one, [run], anchor, **known.get(name, {})) for name, one in drawn.items()}
     remarks = [
         f"No figure {own[name].title!r}: {not_recorded(*own[name].needs)}." for name in blocks if not blocks[name]
     ]
     if not in_full:
-        remarks = [f"This page has more than {MAX_FULL_RUNS} runs: report this run alone to see all its figures."]
+        rest = "figures" if has_overview else "figures and tables"
+        remarks = [f"This page has more than {MAX_FULL_RUNS} runs: report this run alone to see all its {rest}."]
     if diagnosis is not None:
         remarks += diagnosis.remarks
     overview, evidence = blocks.pop(_OVERVIEW, None), blocks.pop(first, None)
@@ -73,12 +84,12 @@ def _section(run: Run, anchor: str, options: Mapping[str, Any], *, in_full: bool
         screen=shown,
         evidence=evidence or blocks.pop(_CURVES, None),
         overview=overview,
-        chart="" if diagnosis is None or not in_full else chart_data(run, diagnosis.verdict.column or USUAL),
+        chart="" if diagnosis is None or not has_overview else chart_data(run, diagnosis.verdict.column or USUAL),
         story=story(run),
         remarks=remarks,
         notes=recorder_notes(run),
         figures=[block for block in blocks.values() if block],
-        tables=run_tables(run, f"{anchor}-tables"),
+        tables=run_tables(run, f"{anchor}-tables") if has_overview else (),
         settings=settings_tables(run, f"{anchor}-settings"),
     )
 
@@ -95,19 +106,22 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str,
     """The comparison of several runs with the given sections, as templates/parts.html shows it."""
     unfinished = [short(run.name) for run in runs if run.status != "finished"]
     text = f"Unfinished: {join_names(unfinished)}. The page shows what they recorded."
-    left = [short(run.name) for run in runs[MAX_FULL_RUNS:]]
-    left_out = f"The first {MAX_FULL_RUNS} of {len(runs)} runs are shown in full; of {join_names(left)}, the verdict."
+    worst = [section.name for section in sections if section.overview]
+    left_out = (
+        f"Of {len(runs)} runs, {join_names(worst, MAX_FULL_RUNS)} have an overview here: the most severe. Report a run "
+        "alone to see all its figures."
+    )
     blocks = (
         figure_block(figure, runs, "comparison", widths=("single",) if place else ("double", "single"))
         for place, figure in enumerate(figures_for(runs))
     )
     return {
         "sections": sections,
-        "lines": [css_line(place) for place in range(len(runs))],
+        "lines": [line_sample(line) for line in lines_of_runs(runs)],
         "in_full": len(runs) <= MAX_FULL_RUNS,
         "warnings": [text] if unfinished else [],
         "table": comparison_table(runs, "comparison-table", sections),
-        "left_out": left_out if left else "",
+        "left_out": left_out if worst and len(runs) > MAX_FULL_RUNS else "",
         "figures": [block for block in blocks if block],
     }
 

@@ -13,6 +13,7 @@ from gatdiag.quantities import QUANTITIES, columns
 from gatdiag.roles import ATTENTION, FEATURE, SCALE
 from gatdiag.run import Run
 from gatdiag.summary.series import layer_series, neuron_series, role_series
+from gatdiag.summary.thinning import evenly_spaced
 from gatdiag.summary.training import (
     compared_score,
     is_of_checkpoints,
@@ -23,12 +24,15 @@ from gatdiag.summary.training import (
 )
 
 __all__ = [
-    "compare", "confidence_half_width", "default_variant", "depth", "differences", "mean_by", "normalization",
-    "quantile", "results", "score_label", "width",
+    "MOST_NAMED", "UNNAMED", "compare", "confidence_half_width", "default_variant", "depth", "differences",
+    "lines_of_runs", "mean_by", "normalization", "quantile", "results", "score_label", "width",
 ]  # fmt: skip
 
 When: TypeAlias = Literal["last", "median"]
 Floats: TypeAlias = NDArray[np.float64]
+
+MOST_NAMED: Final = 12  # runs with a line of their own in one figure: more cannot be told apart
+UNNAMED: Final = -1  # the line of all others
 
 _OF_WEIGHTS: Final = tuple(each.name for each in columns("parameters") if each.is_compared)
 _OF_OUTPUTS: Final = tuple(each.name for each in columns("layers") if each.is_compared)
@@ -167,6 +171,18 @@ def default_variant(name: str) -> str:
     bare = [word.rstrip("0123456789.") for word in words]
     kept = [new for new, old in zip(bare, words, strict=True) if new == old or len(new) > 2]
     return "-".join(word for word in kept if word and word != "seed") or "-".join(filter(None, bare)) or name
+
+
+def lines_of_runs(runs: Sequence[Run], most: int = MOST_NAMED) -> list[int]:
+    """The line of each run in all figures of a page: the index of its color and style; `UNNAMED` for most of many.
+
+    Of more than `most` runs, those at evenly spaced ranks of the last loss have a line, from the best to the worst.
+    """
+    facts = [training_facts(run) for run in runs] if len(runs) > most else []
+    last = [one.last_loss if one.loss is not None else math.nan for one in facts] or [0.0] * len(runs)
+    ranked = np.argsort(last, kind="stable")  # NaN is last
+    named = np.sort(ranked[evenly_spaced(len(runs), most)]).tolist()
+    return [named.index(place) if place in named else UNNAMED for place in range(len(runs))]
 
 
 def mean_by(table: pd.DataFrame, value: str, by: Sequence[str]) -> pd.DataFrame:

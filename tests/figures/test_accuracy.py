@@ -13,8 +13,9 @@ from gatdiag.figures.accuracy import (
     draw_by_size,
     size_table,
 )
+from gatdiag.figures.style import category
 from gatdiag.run import load
-from tests.figures.canvas import lines
+from tests.figures.canvas import drawn, lines
 from tests.run.synthetic import synthetic_run
 
 
@@ -45,8 +46,33 @@ def test_accuracy_and_epochs_against_depth(grown, shown):
 def test_accuracy_against_width(grown, runs):
     values = table(ACCURACY_BY_WIDTH, [*grown, runs["ordinary"]])
     assert sorted(set(values["size"])) == [3, 4]
-    assert ACCURACY_BY_WIDTH.applies_to([*grown, runs["ordinary"]])
     assert not ACCURACY_BY_WIDTH.applies_to(grown)
+
+
+def test_figures_over_size_are_drawn_only_of_sweeps(tmp_path, grown):
+    def made(*runs):
+        return [
+            load(synthetic_run(tmp_path / name, steps=3, layers=layers, neurons=width)) for name, layers, width in runs
+        ]
+
+    strangers = made(("gcn-cora", 3, 4), ("gat10", 5, 4), ("mlp", 4, 6))
+    both = made(("net-1", 3, 4), ("net-2", 5, 6))
+    for runs in (strangers, both):
+        assert not ACCURACY_BY_DEPTH.applies_to(runs)
+        assert not ACCURACY_BY_WIDTH.applies_to(runs)
+    assert ACCURACY_BY_DEPTH.applies_to([*strangers, *grown])
+    assert ACCURACY_BY_WIDTH.applies_to(made(("gat-W4", 3, 4), ("gat-W6", 3, 6)))
+    assert not ACCURACY_BY_NORMALIZATION.applies_to(grown)  # one normalization
+
+
+def test_a_run_has_its_own_name_and_line_and_a_variant_those_of_its_first_run(tmp_path, grown):
+    alone = load(synthetic_run(tmp_path / "gcn-32", steps=3, layers=4, neurons=3))
+    values = table(ACCURACY_BY_DEPTH, [grown[0], alone, *grown[1:]])
+    assert values.groupby("variant")["line"].agg(set).to_dict() == {"stuck": {0}, "gcn-32": {1}, "trained": {5}}
+    axes = drawn(ACCURACY_BY_DEPTH, values).axes[0]
+    assert {line.get_label(): line.get_color() for line in lines(axes)} == {
+        "stuck": category(0)["color"], "gcn-32": category(1)["color"], "trained": category(5)["color"],
+    }  # fmt: skip
 
 
 def test_last_accuracy_by_normalization(grown):
@@ -82,7 +108,7 @@ def drawn_by_size(values):
     frame = pd.DataFrame({"variant": "a", "depth": [2] * len(values) + [4], "accuracy_test": [*values, values[0]]})
     made = size_table(frame, "depth", {"accuracy": ("accuracy_test",)})
     axes = Figure().subplots()
-    draw_by_size(axes, made, ["a"], size="layers", value="test accuracy")
+    draw_by_size(axes, made, size="layers", value="test accuracy")
     return axes
 
 

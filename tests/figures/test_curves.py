@@ -3,9 +3,14 @@ import numpy as np
 from gatdiag.figures import table
 from gatdiag.figures.curves import COMPARED_CURVES
 from gatdiag.figures.curves import TRAINING_CURVES as FIGURE
+from gatdiag.figures.style import category
 from tests.figures.canvas import drawn, lines
 from tests.figures.odd_runs import bare_run
 from tests.page.builder import build
+
+
+def texts_of(legend):
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def test_the_logged_values(runs, shown):
@@ -72,6 +77,36 @@ def test_the_curves_of_each_run(grown, shown):
     assert [len(lines(axes)) for axes in canvas.axes] == [8, 8]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines(canvas.axes[0])}) == 8
     assert len(canvas.legends[0].get_texts()) == 8
+
+
+def test_what_cannot_be_drawn_is_marked_in_the_color_of_its_run(tmp_path):
+    losses = {"fine": [2.0, 1.0, 0.5], "nan": [np.nan] * 3, "breaks": [2.0, np.inf, np.nan]}
+    runs = [build(tmp_path / name, name=name, logged={"loss": loss}) for name, loss in losses.items()]
+    canvas = drawn(COMPARED_CURVES, table(COMPARED_CURVES, runs))
+    marks = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_broken"]
+    assert [line.get_color() for line in marks] == [category(1)["color"], category(2)["color"]]
+    assert len({line.get_ydata()[0] for line in marks}) == 2  # none covers the other
+    entries = dict(zip(texts_of(canvas.legends[0]), canvas.legends[0].legend_handles, strict=True))
+    assert [entries[name].get_linestyle() for name in losses] == ["-", "None", "-."]  # no line that is never drawn
+
+
+def test_of_many_runs_a_dozen_are_named_and_the_legend_is_below_the_panels(tmp_path):
+    runs = [
+        build(tmp_path / f"a-rather-long-name-{place}", logged={"loss": [3.0, 1.0 + place], "val_accuracy": [0.1, 0.2]})
+        for place in range(30)
+    ]
+    values = table(COMPARED_CURVES, runs)
+    lines = values.groupby("run")["line"].first()
+    assert sorted(set(lines)) == [-1, *range(12)]
+    assert {0, 29} <= {*lines[lines >= 0].index}  # the best and the worst
+    for width in ("single", "double"):
+        canvas = drawn(COMPARED_CURVES, values, width)
+        legend = canvas.legends[0]
+        assert len(legend.get_texts()) == 13
+        assert [*texts_of(legend)][-1] == "other runs"
+        canvas.draw_without_rendering()  # a warning would be an error
+        top = legend.get_window_extent().y1
+        assert all(axes.get_tightbbox().y0 >= top for axes in canvas.axes)
 
 
 def test_the_spread_of_a_group_is_from_the_lowest_to_the_highest_of_its_runs(tmp_path):

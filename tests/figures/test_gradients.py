@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 
 from gatdiag.figures import table
 from gatdiag.figures.gradients import CHOSEN_LAYERS, GRADIENT_EVOLUTION, GRADIENT_NORMS
+from gatdiag.run import load
 from tests.figures.canvas import drawn, lines, luminance, words
+from tests.run.synthetic import synthetic_run
 
 ROLES = ("feature weight", "attention vector")
 
@@ -70,6 +73,24 @@ def test_one_scale_of_colors_for_all_runs(grown):
     canvas = drawn(GRADIENT_EVOLUTION, values)
     assert [axes.get_title("left") for axes in canvas.axes[:2]] == [f"(a) {grown[2].name}", f"(b) {grown[4].name}"]
     assert len([axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]) == 1
+
+
+def test_runs_many_orders_apart_have_colors_of_their_own(grown):
+    values = table(GRADIENT_EVOLUTION, grown[:2])
+    values.loc[values["run"] == 1, "value"] *= 1e12
+    canvas = drawn(GRADIENT_EVOLUTION, values)
+    bars = [axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]
+    (low, high), (low_of_other, _) = (axes.get_ylim() for axes in bars)
+    assert low < high < low_of_other
+
+
+def test_of_many_runs_eight_are_drawn_from_the_lowest_to_the_highest_last_loss(tmp_path):
+    runs = [synthetic_run(tmp_path / str(place), steps=5, layers=2, neurons=2, seed=place) for place in range(10)]
+    runs = [load(run) for run in runs]
+    shown = table(GRADIENT_EVOLUTION, runs)["run"].unique()
+    last = [run.steps["loss"].iloc[-1] for run in runs]
+    assert len(shown) == 8
+    assert {int(np.argmin(last)), int(np.argmax(last))} <= {*shown}
 
 
 def test_a_run_without_gradients_beside_one_with(shown):

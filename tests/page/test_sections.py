@@ -1,11 +1,14 @@
+import re
+
 import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.figures import figures_for, table
+from gatdiag.figures import table
 from gatdiag.page import plots, sections
 from gatdiag.page.sections import comparison, comparison_table, run_sections
 from gatdiag.page.tables import cell_text
+from gatdiag.summary import lines_of_runs
 from tests.page.builder import NO_LAYERS, build
 from tests.run.synthetic import synthetic_run
 
@@ -84,21 +87,30 @@ def test_a_comparison_names_runs_without_an_end(runs, tmp_path):
     assert "open" in found["warnings"][0]
 
 
-def test_overviews_of_one_page_have_the_same_colors(runs):
-    first, second = (section.overview for section in run_sections(runs))
-    assert first.figure.name == "overview"
-    shared = figures_for(runs[0])[0].shared_options(runs)
-    assert first.drawing == second.drawing == repr({"widths": ("double", "single"), **shared})
+def test_the_overview_of_a_run_has_its_own_colors_beside_one_that_explodes(runs):
+    for section in run_sections(runs):
+        assert section.overview.figure.name == "overview"
+        assert section.overview.drawing == repr({"widths": ("double", "single")})  # no colors from other runs
 
 
-def test_of_runs_beyond_the_sixth_there_is_the_verdict(tmp_path):
-    runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0]}) for place in range(8)]
-    all_sections = run_sections(runs)
-    found, seven, six = (comparison(runs[:count], all_sections[:count]) for count in (8, 7, 6))
-    assert found["left_out"] == "The first 6 of 8 runs are shown in full; of 6 and 7, the verdict."
-    assert seven["left_out"] == "The first 6 of 7 runs are shown in full; of 6, the verdict."
-    assert six["left_out"] == ""
+def test_of_many_runs_the_worst_have_an_overview_and_the_others_a_verdict(runs, tmp_path):
+    stuck, unknown = runs[0], build(tmp_path / "short", logged={"loss": [2.0, 1.0]})
+    several = [unknown, *[stuck] * 6, unknown]
+    found = compared(several)
+    assert [bool(section.overview) for section in found["sections"]] == [False, *[True] * 6, False]
+    assert all(section.evidence for section in found["sections"])
+    assert [bool(section.tables) for section in found["sections"]] == [False, *[True] * 6, False]
+    assert found["left_out"].startswith("Of 8 runs, stuck, stuck")
     assert len(found["table"].rows) == 8
+    assert compared(several[:6])["left_out"] == ""
+
+
+def test_a_run_has_the_same_line_in_the_board_and_in_figures(tmp_path):
+    runs = [build(tmp_path / str(place), name=str(place), logged={"loss": [2.0, 1.0 + place]}) for place in range(14)]
+    found = compared(runs)
+    assert found["lines"] == [plots.line_sample(line) for line in lines_of_runs(runs)]
+    dashes = [re.search('dasharray="(.*?)"', plots.line_sample(line))[1] for line in range(4)]
+    assert len(set(dashes)) == 4  # solid, dashed, dash-dotted, dotted
 
 
 def test_accuracies_come_first_and_a_status_that_all_share_not_at_all(tmp_path):

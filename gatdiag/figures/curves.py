@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from gatdiag.figures.axes import (
+    MARKS,
     add_legend_below,
     draw_lines,
     legend_height,
@@ -26,6 +27,7 @@ from gatdiag.summary import (
     bin_steps,
     compared_score,
     default_variant,
+    in_words,
     is_recorded,
     kind_of_score,
     lines_of_runs,
@@ -41,7 +43,8 @@ from gatdiag.summary import (
 _MAX_LINES = 6  # per panel
 _MAX_KINDS = 4  # of scores, one panel each
 _OTHERS = "other runs"
-_MARKS_NAMED = 2  # entries of the legend for marks
+_FAR = 1e3  # of the median: values that may be outside of the axis
+_MARKS = [MARKS[case][2] for case in ("broken", "above")]
 _POINTS = 150  # on a line that summarizes several runs
 _SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
@@ -119,7 +122,7 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
 def _in_words(name: str) -> str:
     """What a logged value or a column is called in a legend."""
     split = next((words for split, words in _SPLITS.items() if split in name.lower().split("_")), "")
-    return split if split and kind_of_score(name) else name.replace("_", " ")
+    return split if split and kind_of_score(name) else in_words(name)
 
 
 def _height(table: pd.DataFrame, width: float) -> float:
@@ -201,7 +204,9 @@ def _label(curve: pd.DataFrame) -> str:
 def _compared_height(table: pd.DataFrame, width: float) -> float:
     labels = {_label(curve) for _, curve in table.groupby("run")}
     wide = 2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1)
-    return wide + legend_height([*labels, *[""] * _MARKS_NAMED], width)
+    values = table["value"].to_numpy(np.float64)
+    is_marked = not np.isfinite(values).all() or values.max() > _FAR * np.median(values)
+    return wide + legend_height([*labels, *(_MARKS if is_marked else ())], width)
 
 
 COMPARED_CURVES = Figure(

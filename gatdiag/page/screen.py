@@ -17,6 +17,7 @@ from gatdiag.summary import (
     TrainingFacts,
     compared_series,
     describe_steps,
+    in_words,
     is_of_checkpoints,
     training_facts,
     typical_values,
@@ -98,7 +99,7 @@ def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     """The first screen; without a diagnosis nothing was recorded."""
     tone: Tone = "unknown" if diagnosis is None else diagnosis.tone
     about = "" if diagnosis is None else shown_column(run, diagnosis.verdict)
-    strip = None if diagnosis is None else _strip(run, diagnosis, about)
+    strip = None if diagnosis is None else layer_strip(run, diagnosis, about)
     word = "trains" if tone == "healthy" and diagnosis and diagnosis.verdict.code != HEALTHY_VERDICT else _WORDS[tone]
     return Screen(tone, word, tuple(_tiles(run)), strip, about)
 
@@ -110,7 +111,7 @@ def _tiles(run: Run) -> Iterator[Tile]:
         yield _loss(facts)
     if facts.metric and facts.best_step is not None:
         best = format_metric(facts.metric, facts.best_metric)
-        yield Tile(f"best {short(facts.metric, 20)}", best, f"at step {facts.best_step:,}", is_result=True)
+        yield Tile(f"best {short(in_words(facts.metric), 24)}", best, f"at step {facts.best_step:,}", is_result=True)
     for optimizer in meta["optimizers"][:1]:
         rates = {f"{group['lr']:g}" for group in optimizer["groups"] if isinstance(group.get("lr"), float | int)}
         more = f", and {len(meta['optimizers']) - 1} more" if len(meta["optimizers"]) > 1 else ""
@@ -136,10 +137,10 @@ def _loss(facts: TrainingFacts) -> Tile:
     if math.isfinite(facts.first_loss) and math.isfinite(facts.last_loss) and facts.first_loss:
         change = describe_change(facts.first_loss, facts.last_loss)
         change = change.replace("by ", "up " if facts.last_loss > facts.first_loss else "down ") or "unchanged"
-    return Tile(short(str(facts.loss), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change, is_result=True)
+    return Tile(short(in_words(str(facts.loss)), 20), f"{first} \N{RIGHTWARDS ARROW} {last}", change, is_result=True)
 
 
-def _strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
+def layer_strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
     column, steps = about or USUAL, diagnosis.verdict.steps
     described, series = get_quantity(column), compared_series(run, column)

@@ -62,7 +62,7 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
     """The section of one run."""
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     shown = screen(run, diagnosis)
-    first, of_first = _evidence(diagnosis, shown.about)
+    first, of_first = evidence_figure(diagnosis, shown.about)
     wanted = {first, *[_OVERVIEW] * has_overview}
     drawn = {name: one for name, one in own.items() if in_full or name in wanted}
     known = {_OVERVIEW: {"widths": ("double", "single") if in_full else ("single",)}, first: of_first}
@@ -94,7 +94,7 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
     )
 
 
-def _evidence(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:
+def evidence_figure(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
     if diagnosis is None or not about:
         return _CURVES, {"gradients": False}

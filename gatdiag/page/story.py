@@ -11,6 +11,7 @@ from gatdiag.run import Run
 from gatdiag.summary import (
     TrainingFacts,
     compare,
+    in_words,
     is_empty,
     is_of_checkpoints,
     kind_of_score,
@@ -77,7 +78,7 @@ def describe_optimizer(optimizer: Mapping[str, Any]) -> str:
 
 def describe_loss(facts: TrainingFacts) -> str:
     """How the logged loss changed, in one or two sentences."""
-    loss = short(str(facts.loss))
+    loss = short(in_words(str(facts.loss)))
     if facts.best_loss_step is None:
         return f"The {loss} was never finite."
     first, last, best = (number(value, 4) for value in (facts.first_loss, facts.last_loss, facts.best_loss))
@@ -182,10 +183,10 @@ def _describe_outcome(run: Run, facts: TrainingFacts) -> Iterator[str]:
     if facts.metric and facts.best_step is not None:
         best = format_metric(facts.metric, facts.best_metric)
         at = f"at step {facts.best_step:,} (steps count from 0)"
-        yield f"The best {short(facts.metric)} is {best}, {at}{_test_score(run)}."
+        yield f"The best {short(in_words(facts.metric))} is {best}, {at}{_test_score(run)}."
 
 
 def _test_score(run: Run) -> str:
     """The test score at the best step; "" if none was logged."""
     name, value = score_names(run).get("test"), float(compare([run])["accuracy_test"].iloc[0])
-    return f", where {short(name)} is {format_metric(name, value)}" if name and not math.isnan(value) else ""
+    return f", where {short(in_words(name))} is {format_metric(name, value)}" if name and not math.isnan(value) else ""

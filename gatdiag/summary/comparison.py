@@ -118,7 +118,7 @@ def results(runs: Sequence[Run]) -> dict[str, list[float | None]]:
     frame = compare(runs)
     score = score_label(frame["score"])
     labels = {
-        "accuracy_train": f"train {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
+        "accuracy_train": f"training {score}", "accuracy_val": f"validation {score}", "accuracy_test": f"test {score}",
         "best_step": "best step", "first_loss": "first loss", "best_loss": "best loss", "last_loss": "last loss",
         "depth": "depth", "width": "width", "steps": "steps", "recorded": "recorded steps",
     }  # fmt: skip

@@ -8,7 +8,7 @@ import pandas as pd
 from gatdiag.run import Run
 
 __all__ = [
-    "TrainingFacts", "compared_score", "is_empty", "is_of_checkpoints", "kind_of_score", "logged_series",
+    "TrainingFacts", "compared_score", "in_words", "is_empty", "is_of_checkpoints", "kind_of_score", "logged_series",
     "loss_name", "score_names", "scores", "split", "training_facts",
 ]  # fmt: skip
 
@@ -24,6 +24,7 @@ _SCORES = {  # kind of score -> words in the name of a logged scalar that identi
 }
 _SPLITS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test",))
 _ORDER = ("train", "val", "test", None)
+_SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,22 @@ def split(name: str) -> str | None:
     """
     words = _words(name)
     return next((group[0] for group in _SPLITS if any(word in words for word in group)), None)
+
+
+def in_words(name: str) -> str:
+    """The name of a logged scalar as figures, tables and texts write it.
+
+    Example:
+        >>> in_words("val_accuracy"), in_words("auc/test"), in_words("val_loss"), in_words("weight_decay")
+        ('validation accuracy', 'test AUC', 'validation loss', 'weight decay')
+    """
+    kind, of = kind_of_score(name), split(name)
+    if kind is None and of is None:
+        return name.replace("_", " ")
+    of_split = next((group for group in _SPLITS if group[0] == of), ())
+    rest = [word for word in _words(name) if word not in of_split]
+    shown = [str(kind) if word in _SCORES.get(str(kind), ()) else word for word in rest]
+    return " ".join([_SPLIT_WORDS[of], *shown] if of else shown)
 
 
 def _words(name: str) -> list[str]:

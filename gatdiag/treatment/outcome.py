@@ -14,7 +14,7 @@ from gatdiag.card import Tone, card
 from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
 from gatdiag.diagnosis.finding import Part
 from gatdiag.run import Run
-from gatdiag.summary import logged_series, loss_name, score_names, split
+from gatdiag.summary import in_words, logged_series, loss_name, score_names, split
 
 NOTHING: Final = "There is nothing to treat"
 NO_CAUSE: Final = "No cause was found"
@@ -229,7 +229,7 @@ class Treatment:
         yield from (("detail", note) for note in self.notes)
 
     def _value(self, trial: Trial) -> str:
-        return f" ({self.metric.name} {trial.value_text})" if self.metric is not None and trial.values else ""
+        return f" ({in_words(self.metric.name)} {trial.value_text})" if self.metric is not None and trial.values else ""
 
 
 def _new_verdict(trial: Trial) -> str:

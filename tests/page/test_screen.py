@@ -48,7 +48,7 @@ def test_the_facts_of_the_training_are_there_once(tmp_path):
     }
     assert tiles["steps"] == ("40", "all recorded")
     assert tiles["loss"] == ("2 \N{RIGHTWARDS ARROW} 0.02", "down 99%")
-    assert tiles["best val_accuracy"] == ("80%", "at step 39")
+    assert tiles["best validation accuracy"] == ("80%", "at step 39")
     assert tiles["optimizer"] == ("Adam", "learning rate 0.01")
     assert tiles["layers"] == ("2", "GATv2Conv")
 

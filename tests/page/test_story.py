@@ -70,13 +70,16 @@ def test_a_run_without_a_loss_says_how_to_log_one(tmp_path):
 
 def test_the_best_accuracy_and_its_step_are_told(tmp_path):
     run = build(tmp_path / "run", logged={"val_accuracy": [0.1, 0.7, 0.7, 0.3], "test_accuracy": [0.1, 0.6, 0.9, 0.9]})
-    assert "The best val_accuracy is 70%, at step 1 (steps count from 0), where test_accuracy is 60%." in story(run)[1]
+    assert (
+        "The best validation accuracy is 70%, at step 1 (steps count from 0), where test accuracy is 60%."
+        in story(run)[1]
+    )
 
 
 def test_what_chose_the_best_step_is_used(tmp_path):
     best = {"name": "val_loss", "mode": "min", "value": 0.5, "step": 1}
     run = build(tmp_path / "run", logged={"val_loss": [1.0, 0.5, 2.0]}, best=best)
-    assert "The best val_loss is 0.5, at step 1 (steps count from 0)." in story(run)[1]
+    assert "The best validation loss is 0.5, at step 1 (steps count from 0)." in story(run)[1]
 
 
 def test_checkpoints_are_not_counted_as_steps(tmp_path):

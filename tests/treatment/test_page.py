@@ -1,6 +1,13 @@
 """The page of a treatment, for each way in which one can end, and as `treat` writes it."""
 
+import base64
+import io
+import re
+from dataclasses import replace
+from urllib.parse import unquote
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -8,7 +15,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 import gatdiag
 from gatdiag.diagnosis import Action, Diagnosis, Evidence, Finding
 from gatdiag.errors import InputError
-from gatdiag.treatment import Treatment, Trial
+from gatdiag.treatment import Metric, Treatment, Trial
 from gatdiag.treatment.page import write_page
 from tests.page.builder import Reader, build
 from tests.page.test_document import HOSTILE
@@ -118,6 +125,35 @@ def trial(runs, helped, finding=None, changes=("rate",)):
     said = (Diagnosis((), state="trained"),)
     gains = tuple(1.0 for _ in runs)
     return Trial("after-1", finding, (), finding.remedy, changes, tuple(runs), said, (), gains, helped)
+
+
+def test_a_page_has_the_words_of_the_bands_and_the_evidence_before_and_after_with_its_range(tmp_path):
+    loss = np.linspace(2.0, 1.9, 40)
+    finding = replace(FINDING, column="parameters.update_ratio", steps=(0, 39), line=1e-5)
+    before, after = (
+        build(tmp_path / name / "seed-0", name=f"{name}, seed 0", weights={"update_ratio": np.full((40, 3), ratio)},
+              logged={"loss": loss, "val_accuracy": np.linspace(0.1, 0.9, 40)})
+        for name, ratio in (("before", 1e-8), ("after-1", 1e-3))
+    )  # fmt: skip
+    sick, well = Diagnosis((finding,), state="failing"), Diagnosis((), state="trained")
+    first = Trial("before", runs=(before,), diagnoses=(sick,), values=(0.3,))
+    last = Trial("after-1", finding, (), finding.remedy, ("learning rate",), (after,), (well,), (0.9,), (0.6,), True)
+    page = write_page(Treatment(tmp_path, (0,), Metric("val_accuracy", True), first, (last,))).read_text()
+    top, _, folded = page.partition('<details class="fold"')
+    words = Reader(top).words
+    assert "failing → healthy The remedy helped." in words
+    assert "Before: Learning rate too small. After: No problem found." in words
+    assert "What was changed: learning rate ." in words
+    assert finding.remedy in words
+    assert "validation accuracy 0.3 → 0.9" in words
+    assert re.findall('<span class="cell (.*?)" data-layer', top) == ["far"] * 3 + ["inside"] * 3
+    (data,) = re.findall('href="data:text/csv;charset=utf-8;base64,(.*?)"', top)
+    table = pd.read_csv(io.BytesIO(base64.b64decode(data)))
+    assert table.groupby("curve", sort=False)["value"].median().to_dict() == {"before": 1e-8, "after": 1e-3}
+    assert set(table["line"]) == {1e-5}
+    assert "threshold" in unquote(top)  # drawn in the figure
+    assert "Learning curves, with their spread over runs" in Reader(folded).words
+    assert "after, seed 0" in Reader(folded).words
 
 
 FIX = Finding("output-softmax-twice", "error", "Softmax twice", "A softmax too much.", remedy="return x")

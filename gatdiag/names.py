@@ -1,10 +1,15 @@
-"""Names from models, files and arguments, made safe to show in messages, terminals and pages."""
+"""Names from models, files and arguments, made safe to show in messages, terminals and pages; numbers as text."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
 
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+MINUS = "\N{MINUS SIGN}"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def quote(name: object, longest: int = 80) -> str:
@@ -104,3 +109,25 @@ def is_of_relation(layer: str) -> bool:
         (True, False)
     """
     return "__" in layer.rpartition(".")[2]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a number for a sentence or a table; integers in full.
+
+    Example:
+        >>> number(0.81), number(54321.0), number(1234567), number(float("nan")), number(None)
+        ('0.81', '54,321', '1,234,567', 'NaN', 'not measured')
+        >>> number(0.00000123).split() == ["1.23", TIMES, "10⁻⁶"]
+        True
+    """
+    if value is None:
+        return "not measured"
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", MINUS)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
+    if value and not 1e-3 <= abs(value) < 1e5:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        power = str(int(exponent)).translate(_SUPERSCRIPT)
+        return "\N{NO-BREAK SPACE}".join([mantissa.replace("-", MINUS), TIMES, f"10{power}"])
+    return f"{value:.{digits}g}".replace("-", MINUS) if abs(value) < 1000 else f"{value:,.0f}".replace("-", MINUS)

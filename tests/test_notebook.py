@@ -52,7 +52,7 @@ def test_a_notebook_shows_what_is_wrong(tmp_path):
     assert run[-1]["data"]["text/plain"] == "Run('runs/stuck', finished)"
     assert "The learning rate is zero" in diagnosis[-1]["data"]["text/html"]
     assert diagnosis[-1]["data"]["text/plain"].startswith("Diagnosis(lr-too-small, error; ")
-    assert shown[-1]["text"].startswith("error: The learning rate is zero: ")
+    assert shown[-1]["text"].startswith("failing: The learning rate is zero: ")
     assert name[-1]["data"]["text/plain"] == "'stuck.html'"
     assert (tmp_path / "stuck.html").stat().st_size > 100_000
     assert (tmp_path / "curves.png").stat().st_size > 5_000

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gatdiag.cli.diagnose import open_run_or_checkpoints, to_run
-from gatdiag.cli.printing import format_number, make_table, plain_console
-from gatdiag.names import join_names, printable, quote
+from gatdiag.cli.printing import make_table, plain_console
+from gatdiag.names import join_names, printable, short
 from gatdiag.roles import ATTENTION
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare(
     saved = [each for each in opened if isinstance(each, list)]
     with tempfile.TemporaryDirectory(prefix="gatdiag-") as scratch:
         one, other = (to_run(each, Path(scratch) / str(place)) for place, each in enumerate(opened))
-        verdicts = [diagnose(one).verdict, diagnose(other).verdict]
+        verdicts = [diagnose(one).headline, diagnose(other).headline]
         table = differences(one, other, "last" if saved else "median")
         if len(saved) == len(opened):
             table = _with_changes(table, saved, other)
@@ -57,11 +57,11 @@ def compare(
     console = plain_console()
     for letter, path, verdict in zip("AB", (first, second), verdicts, strict=True):
         console.print(printable(f"{letter}: {path}"), soft_wrap=True)
-        console.print(printable(str(verdict)))
+        console.print(printable(verdict))
     if outcomes:
         trainings = make_table(["training"], ["A", "B"])
         for what, values in outcomes.items():
-            trainings.add_row(printable(what), *(format_number(value, ".4g") for value in values))
+            trainings.add_row(printable(what), *(_in_digits(value, 4) for value in values))
         console.print(trainings)
     for setting in _differing_settings(one.meta, other.meta):
         console.print(printable(setting))
@@ -98,7 +98,7 @@ def _with_changes(table: pd.DataFrame, saved: Sequence[Sequence[Checkpoint]], ot
 def _missing_layers(*sides: tuple[Path, Run]) -> Iterator[str]:
     for (path, run), (_, other) in zip(sides, sides[::-1], strict=True):
         if layers := [name for name in run.layer_names if name not in other.layer_names]:
-            yield f"only {path} has the layers {join_names(map(quote, layers), _MAX_NAMES)}"
+            yield f"only {path} has the layers {join_names(map(short, layers), _MAX_NAMES)}"
 
 
 def _differing_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -117,6 +117,21 @@ def _flat_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
             found |= {f"optimizer {at}, group {place}: {k}": v for k, v in group.items() if k != "parameters"}
     found |= {f"versions: {name}": version for name, version in meta["versions"].items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _label(row: Mapping[Hashable, Any]) -> str:
+    """The quantity as figures call it, and what it is of."""
+    from gatdiag.quantities import get_quantity
+
+    table = "neurons" if row["quantity"] == "c" else "parameters" if row["role"] else "layers"
+    of = {"parameters": f", {row['role']}", "layers": ", output"}.get(table, "")
+    return get_quantity(f"{table}.{row['quantity']}").label + of
+
+
+def _in_digits(value: float | None, digits: int) -> str:
+    from gatdiag.diagnosis.wording import number, plain
+
+    return "" if value is None or math.isnan(value) else plain(number(value, digits))
 
 
 def _describe(row: Mapping[Hashable, Any]) -> str:
@@ -139,8 +154,8 @@ def _print_differences(differing: pd.DataFrame, most: int, *, share_layers: bool
     shown = differing if most == 0 else varied.head(most)
     table = make_table(["layer", "quantity"], ["A", "B", "difference"])
     for row in shown.to_dict("records"):
-        names = (printable(str(row["layer"])), ", ".join(filter(None, (row["quantity"], row["role"]))))
-        table.add_row(*names, *(format_number(row[side], ".3g") for side in ("first", "second")), _describe(row))
+        names = (printable(str(row["layer"])), _label(row))
+        table.add_row(*names, *(_in_digits(row[side], 3) for side in ("first", "second")), _describe(row))
     if len(shown):
         console.print(table)
     else:

@@ -1,7 +1,8 @@
 """`gatdiag diagnose`: why recorded runs do not train, or what is wrong with checkpoints.
 
 The JSON document has the keys ``version`` (3) and ``diagnoses``: for each source the key ``source`` and those of
-`gatdiag.diagnosis.Diagnosis.document` (verdict, findings, skipped, state, reason, remarks). NaN and infinity are null.
+`gatdiag.diagnosis.Diagnosis.document` (word, verdict, findings, skipped, state, reason, remarks). NaN and infinity are
+null.
 """
 
 from __future__ import annotations
@@ -124,9 +125,16 @@ def print_diagnosis(diagnosis: Diagnosis, reasons: str) -> None:
     taken = sum(_height(console, *one) for one in of_verdict if one[0] != "evidence")
     for part, line in parts:
         if part == "evidence" and _height(console, part, line) > _MOST_LINES - taken:
-            line = _IN_PARENTHESES.sub("", line)  # the threshold remains, without its reason
+            line = _in_short(line)
         for row in rows(console, part, line):
             console.print(row, soft_wrap=True)
+
+
+def _in_short(evidence: str) -> str:
+    """Evidence with the first threshold, which its number is compared with, without the reason for it."""
+    found, flagged, threshold = evidence.partition(" Flagged ")
+    first, *others = _IN_PARENTHESES.sub("", threshold).split("; ")
+    return f"{found}{flagged}{first}{'; --json names other thresholds.' if others else ''}"
 
 
 def _height(console: Console, part: str, line: str) -> int:

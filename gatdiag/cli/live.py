@@ -25,6 +25,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _MOST_BARS: Final = 60
 _COLORS: Final = {"failing": "bold red", "degraded": "bold yellow", "healthy": "bold green", "unknown": "bold"}
 _CELLS: Final = {"inside": ("■", "green"), "near": ("▲", "yellow"), "far": ("✖", "red"), "unmeasured": ("·", "dim")}
+_MEANS: Final = {"inside": "in it", "near": "near it", "far": "far from it", "unmeasured": "not finite"}
 
 
 def live(
@@ -93,7 +94,9 @@ def _lines(run: Run, folder: Path, *, is_recorded: bool) -> Iterator[Text]:
     code = f" [{verdict.code}]" if verdict.is_cause else ""
     yield Text.assemble((first.word, _COLORS[first.tone]), f": {one_line(verdict.title)}{code}")
     yield Text(f"  {one_line(verdict.text)}")
-    yield from (Text(f"  {one_line(f'{tile.label}: {tile.value} {tile.detail}')}") for tile in first.tiles[:3])
+    yield from (
+        Text(f"  {one_line(f'{tile.label}: {tile.value}, {tile.detail}'.rstrip(', '))}") for tile in first.tiles[:3]
+    )
     yield from _loss(run)
     if first.strip is not None:
         yield from _strip(first.strip)
@@ -102,11 +105,15 @@ def _lines(run: Run, folder: Path, *, is_recorded: bool) -> Iterator[Text]:
 def _loss(run: Run) -> Iterator[Text]:
     from rich.text import Text
 
-    from gatdiag.summary import logged_series, loss_name, thin
+    from gatdiag.diagnosis.wording import number, plain
+    from gatdiag.summary import in_words, logged_series, loss_name, thin
 
     if (name := loss_name(run)) is not None:
         values = thin(logged_series(run, name), _MOST_BARS)["value"].tolist()
-        yield Text(f"  {short(name)}: {sparkline(values)}")
+        low, high = _ends(values)
+        over_time = "first to last step, bars from"
+        yield Text(f"  {short(in_words(name))}, {over_time} {plain(number(low))} to {plain(number(high))}:")
+        yield Text(f"  {sparkline(values)}")
 
 
 def _strip(strip: Strip) -> Iterator[Text]:
@@ -114,17 +121,25 @@ def _strip(strip: Strip) -> Iterator[Text]:
 
     yield Text(f"  {strip.label}, {strip.when}, first to last layer; healthy is {strip.healthy}:")
     yield Text.assemble("  ", *(_CELLS[cell.distance] for cell in strip.cells), f"  {strip.summary}")
+    known = [distance for distance in _CELLS if any(cell.distance == distance for cell in strip.cells)]
+    yield Text("  ").append_text(Text("  ").join(Text.assemble(_CELLS[one], f" {_MEANS[one]}") for one in known))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """What the lowest and the highest bar stand for: zero is among them, so that a loss that hardly falls is level."""
+    finite = [0.0, *(value for value in values if abs(value) < float("inf"))]
+    return min(finite), max(finite)
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Numbers as bars, from ▁ for the smallest to █ for the largest; "!" is NaN or infinite.
+    """Numbers as bars, from ▁ for zero (or the smallest below it) to █ for the largest; "!" is NaN or infinite.
 
     Example:
-        >>> sparkline([1.0, 0.5, float("nan"), 0.0]), sparkline([2.0])
-        ('█▅!▁', '▁')
+        >>> sparkline([1.0, 0.5, float("nan"), 0.0]), sparkline([2.0, 1.999])
+        ('█▅!▁', '██')
     """
-    finite = [value for value in values if abs(value) < float("inf")]
-    low, size = min(finite, default=0.0), max(finite, default=0.0) - min(finite, default=0.0)
+    low, high = _ends(values)
+    size = high - low
     last = len(_BARS) - 1
     heights = [(value - low) / size if size else 0.0 for value in values]
     return "".join(_BARS[round(last * height)] if 0 <= height <= 1 else "!" for height in heights)

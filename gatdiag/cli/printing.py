@@ -47,7 +47,7 @@ def rows(console: Console, part: str, line: str) -> Iterator[Text]:
 
 
 def _length_of_title(line: str) -> int:
-    """Of "error: Dead units: They stay dead." and of "No problem found. The network trains."."""
+    """Of "failing: Dead units: They stay dead." and of "healthy: No problem found. The network trains."."""
     ends = [place for place in (line.find(": ", line.find(": ") + 1), line.find(". ")) if place > 0]
     return min(ends, default=len(line))
 

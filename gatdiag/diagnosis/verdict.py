@@ -23,6 +23,12 @@ _EXPERIMENT: Final = (
     "lowest possible loss is far above zero, as for soft targets or contrastive learning, it may have trained."
 )
 _MOVES_LITTLE: Final = 0.01  # share of the weights' norm: a step that is far from replacing them
+_WORDS: Final[dict[Tone, str]] = {
+    "failing": "failing", "degraded": "degraded", "healthy": "healthy", "unknown": "cannot tell",
+}  # fmt: skip
+_PARTS: Final[dict[str, Part]] = {  # what the line of a verdict is, by its code or tone
+    HEALTHY: "healthy", UNDETERMINED: "undetermined", "failing": "error", "degraded": "warning",
+}  # fmt: skip
 _OF_LAWS: Final = ("conservation", "balance")  # figures
 
 
@@ -96,11 +102,27 @@ class Diagnosis:
         found = f"{count} finding{'s' * (count != 1)}, {len(self.skipped)} checks skipped"
         return f"Diagnosis({verdict.code}, {verdict.severity}; {found})"
 
+    @property
+    def word(self) -> str:
+        """The verdict in a word, as all that is shown says it: "failing", "degraded", "healthy" or "cannot tell".
+
+        "trains" if it does, and there is something that it might do better.
+        """
+        is_better = self.tone == "healthy" and self.verdict.code != HEALTHY
+        return "trains" if is_better else _WORDS[self.tone]
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line: its word, title, text and code."""
+        verdict = self.verdict
+        text = f": {verdict.text} [{verdict.code}]" if verdict.is_cause else f". {verdict.text}"
+        return plain(f"{self.word}: {verdict.title}{text}")
+
     def _repr_html_(self) -> str:
         verdict = self.verdict
         rows = [(one.what, one.amount) for one in verdict.evidence]
         others = [(one.severity, one.title) for one in self.findings if one is not verdict]
-        title = f"{verdict.severity}: {verdict.title} [{verdict.code}]" if verdict.is_cause else verdict.title
+        title = f"{self.word}: {verdict.title}" + f" [{verdict.code}]" * verdict.is_cause
         return card(title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
 
     def show(self) -> None:
@@ -133,9 +155,10 @@ class Diagnosis:
         verdict = self.verdict
         is_symptom = bool(self.findings) and not verdict.is_cause and verdict.text == self.findings[0].text
         for finding in [verdict, *(one for one in self.findings[is_symptom:] if one is not verdict)]:
-            kinds: dict[str, Part] = {HEALTHY: "healthy", UNDETERMINED: "undetermined"}
-            yield kinds.get(finding.code, finding.severity), str(finding)
-            if finding is verdict:
+            if finding is not verdict:
+                yield finding.severity, str(finding)
+            else:
+                yield _PARTS.get(finding.code) or _PARTS.get(self.tone, finding.severity), self.headline
                 yield from (("detail", line) for line in self._unseen())
                 yield from finding.details()
             if finding.symptoms:
@@ -156,8 +179,8 @@ class Diagnosis:
                 yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above ({reason})"
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain data: verdict, findings, skipped, state, reason, remarks."""
-        return {"verdict": asdict(self.verdict), **asdict(self)}
+        """Everything as plain data: word, verdict, findings, skipped, state, reason, remarks."""
+        return {"word": self.word, "verdict": asdict(self.verdict), **asdict(self)}
 
 
 def _as_sentence(text: str) -> str:

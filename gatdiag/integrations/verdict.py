@@ -19,6 +19,7 @@ def finish(recorder: Recorder | None) -> None:
     recorder.finish()
     if not recorder.enabled or not is_first_process():
         return
-    verdict = recorder.diagnosis().verdict
-    what = f"{verdict.severity}: {verdict.title} [{verdict.code}]" if verdict.is_cause else verdict.title
+    diagnosis = recorder.diagnosis()
+    verdict = diagnosis.verdict
+    what = f"{diagnosis.word}: {verdict.title}" + f" [{verdict.code}]" * verdict.is_cause
     print(printable(f"gatdiag: {what}; see gatdiag diagnose {from_here(recorder.folder)}"), file=sys.stderr)  # noqa: T201

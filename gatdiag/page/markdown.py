@@ -15,7 +15,7 @@ from gatdiag.page.story import run_warnings, story
 from gatdiag.page.tables import Cell, Table, cell_text, run_tables
 from gatdiag.roles import FEATURE
 from gatdiag.run import Run
-from gatdiag.summary import evenly_spaced, is_of_checkpoints
+from gatdiag.summary import evenly_spaced, in_words, is_of_checkpoints
 
 HEADING: Final = "# gatdiag: "
 """How each begins."""
@@ -57,7 +57,8 @@ def markdown(run: Run, diagnosis: Diagnosis, source: Path | None = None) -> str:
 def _verdict(run: Run, diagnosis: Diagnosis, first: Screen) -> Iterator[str]:
     verdict = diagnosis.verdict
     yield from (f"{HEADING}{_escape(short(run.name))}: {first.word}", "")
-    yield from (f"**{verdict.severity}: {_escape(verdict.title)}** ({verdict.code}). {_escape(verdict.text)}", "")
+    code = f"{verdict.code}, severity {verdict.severity}" if verdict.is_cause else verdict.code
+    yield from (f"**{_escape(verdict.title)}** ({code}). {_escape(verdict.text)}", "")
     yield from (f"Training: {diagnosis.state}, because {_escape(diagnosis.reason)}.", "")
 
 
@@ -70,7 +71,8 @@ def _evidence(verdict: Finding) -> Iterator[str]:
     if verdict.threshold:
         yield f"- {_escape(verdict.threshold)}"
     if verdict.steps:
-        yield f"- steps: {verdict.steps[0]:,} to {verdict.steps[-1]:,}"
+        first, last = verdict.steps[0], verdict.steps[-1]
+        yield f"- at step {first:,}" if first == last else f"- steps: {first:,} to {last:,}"
     for kind, names in (("layers", verdict.layers), ("parameters", verdict.parameters)):
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -107,9 +109,10 @@ def _other_findings(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _training(run: Run, first: Screen) -> Iterator[str]:
     yield from ("## The training", "", *(f"- {_escape(text)}" for text in (*run_warnings(run), *story(run))))
-    yield from (f"- {_escape(f'{tile.label}: {tile.value} {tile.detail}'.rstrip())}" for tile in first.tiles)
+    yield from (f"- {_escape(f'{tile.label}: {tile.value}, {tile.detail}'.rstrip(', '))}" for tile in first.tiles)
     if (strip := first.strip) is not None:
-        yield f"- {_escape(strip.label)}, {strip.when}: {strip.summary}; in healthy trainings {strip.healthy}"
+        healthy = f"the range of healthy trainings is {strip.healthy}"
+        yield f"- {_escape(strip.label)}, {strip.when}; {healthy}: {strip.summary}"
     yield ""
 
 
@@ -118,14 +121,13 @@ def _scalars(run: Run) -> Table:
     names = [*run.logged_names, *(name for name in ("gradient_norm",) if name in run.steps)]
     values = {name: run.steps[name].astype(object).where(run.is_measured("steps", name), None) for name in names}
     rows: list[list[Cell]] = [[int(step), *row] for step, *row in zip(run.steps["step"], *values.values(), strict=True)]
-    return Table("Logged scalars", "", rows, ["step", *names])
+    return Table("Logged scalars", "", rows, ["step", *map(in_words, names)])
 
 
 def _table(table: Table) -> Iterator[str]:
-    """A table in short: evenly spaced rows, of parameters feature weights, and the first columns with their names."""
+    """A table in short: evenly spaced rows, of parameters feature weights, and the first columns."""
     if not table.rows:
         return
-    known = {label: name for label, name in table.tooltips.items() if " " not in name}
     kept = [column for column in range(len(table.columns)) if any(row[column] is not None for row in table.rows)][
         :_MOST
     ]
@@ -133,7 +135,7 @@ def _table(table: Table) -> Iterator[str]:
     shown = [rows[place] for place in evenly_spaced(len(rows), _MOST)]
     some = f" ({len(shown)} of {len(table.rows):,})" if len(shown) < len(table.rows) else ""
     yield from (f"## {table.title}{some}", "")
-    yield _row(_escape(short(known.get(table.columns[column], table.columns[column]))) for column in kept)
+    yield _row(_escape(short(table.columns[column])) for column in kept)
     yield _row("---" for _ in kept)
     yield from (_row(_cell(row[column], is_name=column == kept[0]) for column in kept) for row in shown)
     yield ""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from gatdiag.card import Tone
-from gatdiag.diagnosis import HEALTHY as HEALTHY_VERDICT
 from gatdiag.diagnosis import Diagnosis, Finding
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import join_names, one_line, short
@@ -25,9 +24,6 @@ from gatdiag.summary import (
 
 Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
 
-_WORDS: Final[dict[Tone, str]] = {
-    "failing": "failing", "degraded": "degraded", "healthy": "healthy", "unknown": "cannot tell",
-}  # fmt: skip
 USUAL: Final = "parameters.relative_gradient_norm"  # of the strip, if the verdict is about no quantity by layer
 _NEAR, _TIMES = 0.1, 10.0  # how far outside of the range counts as near it: for shares, and for other quantities
 _MOST_LAYERS: Final = 200  # of the strip; of more, it shows evenly spaced ones
@@ -100,7 +96,7 @@ def screen(run: Run, diagnosis: Diagnosis | None) -> Screen:
     tone: Tone = "unknown" if diagnosis is None else diagnosis.tone
     about = "" if diagnosis is None else shown_column(run, diagnosis.verdict)
     strip = None if diagnosis is None else layer_strip(run, diagnosis, about)
-    word = "trains" if tone == "healthy" and diagnosis and diagnosis.verdict.code != HEALTHY_VERDICT else _WORDS[tone]
+    word = "cannot tell" if diagnosis is None else diagnosis.word
     return Screen(tone, word, tuple(_tiles(run)), strip, about)
 
 

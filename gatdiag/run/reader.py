@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import gatdiag
 from gatdiag.card import card
 from gatdiag.errors import InputError
-from gatdiag.names import join_names
+from gatdiag.names import join_names, number
 from gatdiag.quantities import Quantity, TableName
 from gatdiag.roles import ROLES
 from gatdiag.run import files, meta, tables
@@ -71,7 +71,7 @@ class Run:
     def _first_and_last(self, name: str) -> str:
         """A logged scalar with its first and its last value."""
         values = self.steps[name].dropna()
-        return f"{name} {values.iloc[0]:.3g} → {values.iloc[-1]:.3g}" if len(values) else name
+        return f"{name} {number(values.iloc[0])} → {number(values.iloc[-1])}" if len(values) else name
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the page about this run, as `gatdiag.report`."""

@@ -41,7 +41,7 @@ def diagnose(*arguments):
 def test_a_healthy_run_has_no_problem(folder):
     done = diagnose(folder / "fine", "--fail-on", "note")
     assert done.exit_code == 0
-    assert done.stdout.startswith("No problem found.")
+    assert done.stdout.startswith("healthy: No problem found.")
     assert "causes; gatdiag diagnose --json says why not the others" in done.stdout
 
 
@@ -57,7 +57,7 @@ def test_a_run_without_a_step_is_not_called_healthy(tmp_path):
 def test_the_cause_is_said_with_its_evidence_and_a_line_to_paste(folder):
     done = diagnose(folder / "stuck")
     assert done.exit_code == 1
-    assert done.stdout.startswith("error: Neurons are out of balance from the start: ")
+    assert done.stdout.startswith("failing: Neurons are out of balance from the start: ")
     line = 'gatdiag.remedies.initialize_(model, "balanced_orthogonal")'
     assert f"[init-unbalanced]\n  to paste, after `import gatdiag`:\n    {line}" in done.stdout
     assert "\n  evidence: " in done.stdout
@@ -151,8 +151,8 @@ def test_two_are_compared_by_what_is_wrong_with_each(folder):
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", str(folder / "stuck"), str(folder / "fine")])
     assert done.exit_code == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert f"A: {folder / 'stuck'} error: Neurons are out of balance from the start: In these 10 attention" in words
-    assert f"[init-unbalanced] B: {folder / 'fine'} No problem found. The network " in words
+    assert f"A: {folder / 'stuck'} failing: Neurons are out of balance from the start: In these 10 attention" in words
+    assert f"[init-unbalanced] B: {folder / 'fine'} healthy: No problem found. The network " in words
 
 
 def shown(monkeypatch, diagnosis, width, *, is_terminal=True):
@@ -175,7 +175,7 @@ def test_on_a_terminal_a_finding_takes_twelve_lines_in_color(folder, monkeypatch
     for width in (80, 100, 120):
         text = shown(monkeypatch, diagnosis, width)
         assert len(rows_of(text, width)) <= 12
-        assert "\x1b[1;31merror: Neurons are out of balance from the start\x1b[0m" in text
+        assert "\x1b[1;31mfailing: Neurons are out of balance from the start\x1b[0m" in text
         assert "\x1b[36mgatdiag.remedies.initialize_(" in text
         unbroken = [line for line in map(str.rstrip, Text.from_ansi(text).plain.splitlines()) if line]
         assert {word for line in unbroken for word in line.split()} <= words  # none is broken
@@ -194,6 +194,36 @@ def test_long_evidence_gives_way_to_a_long_remedy(monkeypatch):
     assert len(narrow) == 12
     assert "  evidence: share of dead units: 1. Flagged from 0.9." in narrow
     assert any(line.endswith("healthy runs 0 to 0.69, faulty runs 1).") for line in wide)
+
+
+def test_of_several_thresholds_a_short_line_has_the_one_that_its_number_is_compared_with(monkeypatch):
+    finding = Finding(
+        "dead-units", "error", "Dead units", "They stay dead.", (Evidence("growth of the outputs", 7e5),),
+        f"Flagged above 30 (growth of the outputs; healthy runs 1); 1000 ({'growth back; ' * 30}); or above 10.",
+        remedy="\n".join(["x = y"] * 6),
+    )  # fmt: skip
+    words = " ".join(shown(monkeypatch, Diagnosis((finding,), {}, "failing", ""), 80).split())
+    assert "10⁵. Flagged above 30; --json names other thresholds." in words
+    assert "1000" not in words  # of what it is a threshold would be unknown
+
+
+def test_layers_are_named_and_quantities_called_as_in_figures(tmp_path):
+    wide = {
+        "layers": [{"name": name, "kind": "GCNConv", "parameters": []} for name in ("a", "名前")],
+        "order": "module",
+    }
+    for name, structure in (("one", {**wide, "layers": wide["layers"][:1]}), ("other", wide)):
+        count = len(structure["layers"])
+        values = np.full((30, count), 12345.0 if name == "one" else 0.5)
+        build(tmp_path / name, structure=structure, laws={"found": [], "excluded": [], "error": None},
+              layers={"relative_mu": values}, logged={"loss": [12345.0, *[1.0] * 29]})  # fmt: skip
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["compare", str(tmp_path / "one"), str(tmp_path / "other")])
+    assert done.exit_code == 0, done.output
+    assert "has the layers 名前" in done.stdout
+    assert "relative_mu" not in done.stdout
+    assert "relative difference between nodes, output" in done.stdout
+    assert "12,345" in done.stdout
+    assert "e+04" not in done.stdout
 
 
 def test_piped_a_diagnosis_is_neither_wrapped_nor_in_color(folder, monkeypatch):

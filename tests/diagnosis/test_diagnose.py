@@ -171,7 +171,7 @@ def test_the_document_is_plain_data(runs):
 
 def test_a_diagnosis_prints_as_text(runs):
     stuck, fine = (str(diagnose(run)).splitlines() for run in runs)
-    assert stuck[0].startswith("error: Neurons are out of balance from the start: In these 10 attention layers ")
+    assert stuck[0].startswith("failing: Neurons are out of balance from the start: In these 10 attention layers ")
     assert stuck[3].startswith("  evidence: ")
     assert stuck[4].startswith("  also measured: ")
     assert stuck[1:3] == [
@@ -179,7 +179,7 @@ def test_a_diagnosis_prints_as_text(runs):
         '    gatdiag.remedies.initialize_(model, "balanced_orthogonal")  # before training',
     ]
     assert "  would also look like: the loss does not fall, weights that never moved" in stuck
-    assert fine[0].startswith("No problem found. The network ")
+    assert fine[0].startswith("healthy: No problem found. The network ")
     assert fine[1].endswith("causes; diagnosis.skipped says why not the others")
 
 

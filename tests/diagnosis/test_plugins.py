@@ -45,7 +45,7 @@ def test_it_appears_in_the_terminal_the_page_json_and_the_explanation(tmp_path):
     folder = record(tmp_path / "run", labels=1)
     said = run(PACKAGE, "diagnose", folder, "--fail-on", "warning")
     assert said.returncode == 1, said.stderr
-    assert said.stdout.startswith("warning: Many weights for few labels: The network has 8,192 weights, and the loss ")
+    assert said.stdout.startswith("degraded: Many weights for few labels: The network has 8,192 weights, and the loss ")
     assert "evidence: weights for each label: 4,096. Flagged from 2,000 on." in said.stdout
     assert "    hidden_channels = 16  # a narrower network\n" in said.stdout
     assert "    model.get_submodule('convs.0').dropout = 0.5\n" in said.stdout
@@ -77,7 +77,7 @@ def test_a_package_that_cannot_be_imported_is_one_warning(tmp_path):
     (package / "few_labels.py").write_text("import nothing_of_that_name")
     said = run(package, "diagnose", build(tmp_path / "run", logged={"loss": LOSS}).folder)
     assert said.returncode == 0
-    assert said.stdout.startswith("No problem found")
+    assert said.stdout.startswith("healthy: No problem found")
     assert "nothing_of_that_name" in said.stderr
 
 

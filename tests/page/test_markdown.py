@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import gatdiag
 from gatdiag.cli.app import app
 from gatdiag.page.markdown import markdown
+from gatdiag.summary import in_words
 from tests.page.builder import build, rewrite_meta
 from tests.run.synthetic import synthetic_run
 
@@ -26,7 +27,7 @@ def stuck(tmp_path_factory):
 
 def test_it_tells_the_verdict_its_evidence_and_what_to_try(stuck):
     text, verdict = text_of(stuck), gatdiag.diagnose(stuck).verdict
-    assert text.startswith(f"# gatdiag: stuck: failing\n\n**error: {verdict.title}** ({verdict.code}). ")
+    assert text.startswith(f"# gatdiag: stuck: failing\n\n**{verdict.title}** ({verdict.code}, severity error). ")
     parts = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert parts[:3] == ["Evidence", "What to try", "The training"]
     assert parts[-1] == "Ask for more"
@@ -40,11 +41,12 @@ def test_tables_have_the_values_of_the_run(stuck):
     text, run = text_of(stuck), gatdiag.load(stuck)
     (table,) = re.findall(r"^## Logged scalars \(10 of 30\)\n\n(.+?)\n\n", text, re.MULTILINE | re.DOTALL)
     heads, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert heads == ["step", *run.logged_names, "gradient_norm"]
+    assert heads == ["step", *map(in_words, run.logged_names), "gradient norm"]
     assert len(rows) == 10
     for step, *values in rows:
         (row,) = run.steps[run.steps.step == int(step)].to_dict("records")
         assert float(values[0]) == pytest.approx(row[run.logged_names[0]], rel=1e-2)
+    assert "relative_mu" not in text.partition("## Ask for more")[0]
     assert re.search(r"^\| `convs\.0` \| 1 \| GATv2Conv \| ", text, re.MULTILINE)
 
 

@@ -221,7 +221,7 @@ def test_layers_are_named_and_quantities_called_as_in_figures(tmp_path):
     assert done.exit_code == 0, done.output
     assert "has the layers 名前" in done.stdout
     assert "relative_mu" not in done.stdout
-    assert "relative difference between nodes, output" in done.stdout
+    assert "relative mu, output" in done.stdout
     assert "12,345" in done.stdout
     assert "e+04" not in done.stdout
 

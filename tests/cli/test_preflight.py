@@ -49,7 +49,8 @@ def test_one_that_will_not_ends_with_status_1_and_says_why(preflight):
     done = preflight("shelf:bad", *GIVEN, "--json")
     assert done.exit_code == 1
     document = json.loads(done.stdout)
-    assert [*document] == ["version", "model", "inputs", "verdict", "findings", "skipped", "state", "reason", "remarks"]
+    parts = ["word", "verdict", "findings", "skipped", "state", "reason", "remarks"]
+    assert [*document] == ["version", "model", "inputs", *parts]
     assert (document["verdict"]["code"], document["state"]) == ("output-softmax-twice", "untrained")
     assert preflight("shelf:bad", *GIVEN, "--fail-on", "never").exit_code == 0
 

@@ -164,7 +164,7 @@ def test_a_remedy_of_comments_only_is_tried_and_not_pasted():
 
 def test_the_document_is_plain_data(runs):
     document = diagnose(runs[0]).document()
-    assert [*document] == ["verdict", "findings", "skipped", "state", "reason", "remarks"]
+    assert [*document] == ["word", "verdict", "findings", "skipped", "state", "reason", "remarks"]
     assert document["verdict"] == document["findings"][0]
     assert document["verdict"]["severity"] in SEVERITIES
 
@@ -259,7 +259,7 @@ def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_p
     diagnosis = diagnose(build(tmp_path / "run", logged=logged))
     verdict = ("failing", "unexplained", "warning")
     assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == verdict
-    assert str(diagnosis).startswith("It does not train, and no check says why. The loss went from 2 to 1.617.")
+    assert str(diagnosis).startswith("failing: It does not train, and no check says why. The loss went from 2 to 1.617.")
     assert "No problem" not in str(diagnosis)
 
 

@@ -69,7 +69,7 @@ def test_training_is_unchanged_and_recorded(tmp_path, capsys, accumulated):
     per_epoch = 6 // accumulated
     assert run.steps.step[run.steps.eval_loss.notna()].tolist() == [per_epoch - 1, 2 * per_epoch - 1]
     assert set(run.logged_names) == {"loss", "eval_loss"}
-    assert "gatdiag: Too little was recorded to say whether it trains; see gatdiag diagnose " in said
+    assert "gatdiag: cannot tell: Too little was recorded to say whether it trains; see gatdiag diagnose " in said
 
 
 def test_a_second_training_is_written_beside_the_first(tmp_path):

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 from textwrap import dedent
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from torch import nn
 import gatdiag
 from gatdiag.card import card
 from gatdiag.page.document import default_name
+from gatdiag.page.screen import screen
 from gatdiag.remedies import initialize_
 from gatdiag.treatment.outcome import Metric, Treatment, Trial
 from tests.page.builder import build
@@ -98,6 +100,12 @@ def test_objects_are_a_line_of_text_and_a_short_card(tmp_path):
         shown = one._repr_html_()
         assert len(shown) < 6_000
         Balanced(shown)
+
+
+def test_a_run_shows_numbers_as_its_page_does(tmp_path):
+    run = build(tmp_path / "run", logged={"loss": [12491.0, *np.full(29, 1.5)]})
+    assert "12,491 \N{RIGHTWARDS ARROW} 1.5" in run._repr_html_()
+    assert {tile.label: tile.value for tile in screen(run, gatdiag.diagnose(run)).tiles}["loss"] in run._repr_html_()
 
 
 def test_parts_are_a_line_of_text(tmp_path):

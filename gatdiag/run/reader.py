@@ -71,7 +71,7 @@ class Run:
     def _first_and_last(self, name: str) -> str:
         """A logged scalar with its first and its last value."""
         values = self.steps[name].dropna()
-        return f"{name} {number(values.iloc[0])} → {number(values.iloc[-1])}" if len(values) else name
+        return f"{name} {number(values.iloc[0], 4)} → {number(values.iloc[-1], 4)}" if len(values) else name
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the page about this run, as `gatdiag.report`."""

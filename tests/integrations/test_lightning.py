@@ -88,7 +88,9 @@ def test_training_is_unchanged_and_recorded(tmp_path, capsys, make, package):
     assert run.steps.loss.tolist() == pytest.approx(module.losses, rel=1e-6)
     assert run.steps.step[run.steps.val_loss.notna()].tolist() == [5, 11]  # the sanity check's is not among them
     assert len(run.laws) == 6
-    assert capsys.readouterr().err.startswith("gatdiag: cannot tell: Too little was recorded to say whether it trains; see gatdiag")
+    assert capsys.readouterr().err.startswith(
+        "gatdiag: cannot tell: Too little was recorded to say whether it trains; see gatdiag"
+    )
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

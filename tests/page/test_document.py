@@ -311,6 +311,8 @@ def test_equal_names_get_the_shortest_path_that_tells_them_apart(tmp_path):
     assert names([*runs, build(tmp_path / "other", name="other")]) == ["x0/gat", "x1/gat", "other"]
     runs = [build(tmp_path / folder, name="net") for folder in ("first", "second")]
     assert names(runs) == ["net (first)", "net (second)"]
+    runs = [build(tmp_path / folder, name="net") for folder in ("net-1", "net-2")]
+    assert names(runs) == ["net-1", "net-2"]  # not net (net-1)
 
 
 def test_a_folder_comes_once_and_that_is_said(tmp_path):

@@ -108,8 +108,8 @@ def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str,
     text = f"Unfinished: {join_names(unfinished)}. The page shows what they recorded."
     worst = [section.name for section in sections if section.overview]
     left_out = (
-        f"Of {len(runs)} runs, {join_names(worst, MAX_FULL_RUNS)} have an overview here: the most severe. Report a run "
-        "alone to see all its figures."
+        f"Of {len(runs)} runs, {join_names(worst, MAX_FULL_RUNS)} have an overview here, those that fail first. Report "
+        "a run alone to see all its figures."
     )
     blocks = (
         figure_block(figure, runs, "comparison", widths=("single",) if place else ("double", "single"))

@@ -13,6 +13,7 @@ import numpy as np
 from gatdiag.card import Tone, card
 from gatdiag.diagnosis import CAUSES, SEVERITIES, UNDETERMINED, UNEXPLAINED, Action, Diagnosis, Finding
 from gatdiag.diagnosis.finding import Part
+from gatdiag.diagnosis.wording import number, plain
 from gatdiag.run import Run
 from gatdiag.summary import in_words, logged_series, loss_name, score_names, split
 
@@ -131,7 +132,7 @@ class Trial:
     def value_text(self) -> str:
         """Mean of the values, and standard deviation over seeds."""
         has_spread = len(self.values) > 1 and math.isfinite(self.mean)
-        return f"{self.mean:.3g} ± {stdev(self.values):.3g}" if has_spread else f"{self.mean:.3g}"
+        return plain(f"{number(self.mean)} ± {number(stdev(self.values))}" if has_spread else number(self.mean))
 
 
 @dataclass(frozen=True, repr=False)

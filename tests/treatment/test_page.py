@@ -188,6 +188,8 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
     assert "after-1: rate: it did not help" in said
     assert "after-1: output: it helped" in said
     assert "The cause has to be fixed in your code." in page_of(tmp_path, before, by_hand=[FIX])
+    top = (tmp_path / "treatment.html").read_text().partition('<details class="fold"')[0]
+    assert FIX.remedy in Reader(top).words  # what to change is not folded
 
 
 def test_a_symptom_that_nothing_explains_is_not_called_a_cause(tmp_path):

@@ -126,8 +126,9 @@ def _side(name: str, trial: Trial, treated: Finding | None) -> Side | None:
 
 
 def _tone(sides: Sequence[Side], *, helped: bool) -> Tone:
-    """How the training goes now: with the remedy if it helped."""
-    return next((side.screen.tone for side in (sides[::-1] if helped else sides)), "unknown")
+    """How the training goes now: with the remedy if it helped, which is good even where it is too early to say more."""
+    tone: Tone = next((side.screen.tone for side in (sides[::-1] if helped else sides)), "unknown")
+    return "healthy" if helped and tone == "unknown" else tone
 
 
 def _measure(done: Treatment) -> str:

@@ -192,6 +192,13 @@ def test_remedies_that_did_not_help_and_those_that_cannot_be_applied_are_told(tr
     assert FIX.remedy in Reader(top).words  # what to change is not folded
 
 
+@pytest.mark.parametrize(("state", "word", "tone"), [("unknown", "cannot tell", "healthy"), ("failing",) * 3])
+def test_a_remedy_that_helped_is_good_unless_the_training_still_fails(trained, tmp_path, state, word, tone):
+    last = replace(trial(trained("after", [9.0]), True), diagnoses=(Diagnosis((), state=state),))
+    assert f"failing → {word} The remedy helped." in page_of(tmp_path, trained("before", [2.0]), [last])
+    assert f'<div class="band {tone}">' in (tmp_path / "treatment.html").read_text()
+
+
 def test_a_symptom_that_nothing_explains_is_not_called_a_cause(tmp_path):
     loss = Finding("loss-not-falling", "warning", "The loss does not fall", "It fell by 1%.", remedy="# train on less")
     before = Trial("before", diagnoses=(Diagnosis((loss,), state="failing"),))

@@ -46,6 +46,7 @@ MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height 
     "above": ("^", "#000000", "outside the axis range", 0.97),
     "below": ("v", "#000000", "outside the axis range", 0.02),
 }
+HEALTHY_RANGE = "nine in ten layers of healthy trainings"  # what a green band is called
 _MARKED = 30  # marks of a kind per line
 _MOST_RANKS = 8  # rows of marks at an edge
 _LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that rounding errors look flat
@@ -222,7 +223,9 @@ def mark_hidden(
     """
     low, high = axes.get_ylim()
     zero = (y == 0) & (axes.get_yscale() == "log")
-    known = np.full(len(y), "", object) if undefined is None else np.asarray(undefined, object)
+    known = (
+        np.full(len(y), "", object) if undefined is None else pd.Series(undefined, dtype=object).fillna("").to_numpy()
+    )
     cases = {
         "broken": ~np.isfinite(y) & (known == ""),
         **{str(reason): known == reason for reason in set(known) - {""}},

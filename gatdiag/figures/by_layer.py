@@ -8,7 +8,14 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from gatdiag.figures.axes import add_legend_below, draw_lines, layer_axis, layer_label_height, layer_names
+from gatdiag.figures.axes import (
+    HEALTHY_RANGE,
+    add_legend_below,
+    draw_lines,
+    layer_axis,
+    layer_label_height,
+    layer_names,
+)
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
 from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity, healthy_range
@@ -16,7 +23,6 @@ from gatdiag.run import Run
 from gatdiag.summary import compared_series, describe_steps, typical_values
 
 DEFAULT = "parameters.relative_gradient_norm"
-_RANGE = "nine in ten layers of healthy trainings"
 
 
 def data(
@@ -100,7 +106,7 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
         low, high = healthy_range(column, line)
         bottom, top = min(bottom, low / 1.5 if low else bottom), max(top, 1.5 * (high if math.isfinite(high) else low))
         band = low, min(high, top)
-        label = _RANGE if low == HEALTHY[column][0] else f"{_RANGE}, above the threshold"
+        label = HEALTHY_RANGE if low == HEALTHY[column][0] else f"{HEALTHY_RANGE}, above the threshold"
         yield axes.axhspan(*band, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=label)
     if line is not None and not math.isnan(line):
         bottom, top = min(bottom, line / 1.5), max(top, line * 1.5)

@@ -1,7 +1,7 @@
 """The Figure class, and what figures look up in the catalog of quantities."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any, Final, Literal
 
@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from gatdiag.figures.axes import not_recorded, note
-from gatdiag.figures.style import Canvas
+from gatdiag.figures.style import Canvas, GivenAxes
 from gatdiag.quantities import get_quantity
 from gatdiag.run import Run
 
@@ -44,6 +44,7 @@ class Figure:
         equation: Unicode text; "" if there is nothing to define.
         applies_to: Whether some runs have what the figure shows, and differ in what it compares.
         shared_options: Runs -> the options of `data` that make separate drawings of them comparable by eye.
+        wording: The table -> caption and interpretation that name only what is drawn; None if those above always do.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Figure:
     equation: str = ""
     applies_to: Callable[[Sequence[Run]], bool] = lambda _: True
     shared_options: Callable[[Sequence[Run]], dict[str, Any]] = lambda _: {}
+    wording: Callable[[pd.DataFrame], tuple[str, str]] | None = None
 
     def __repr__(self) -> str:
         """For example ``Figure(overview)``."""
@@ -74,6 +76,13 @@ class Figure:
         """Heading of the section of a report it belongs to."""
         return _HEADINGS[self.group]
 
+    def described(self, table: pd.DataFrame) -> "Figure":
+        """The figure with the caption and interpretation of this table."""
+        if self.wording is None or not len(table):
+            return self
+        caption, interpretation = self.wording(table)
+        return replace(self, caption=caption, interpretation=interpretation)
+
     def draw(self, table: pd.DataFrame, canvas: Canvas) -> list[Axes]:
         """Draw the table on a matplotlib Figure or SubFigure, or on axes; a note if it is empty.
 
@@ -88,6 +97,8 @@ class Figure:
         for letter, axes in zip(ascii_lowercase, shown, strict=False):
             if len(shown) > 1:
                 axes.set_title(f"({letter}) {axes.get_title('left')}".rstrip(), loc="left")
+        if isinstance(canvas, GivenAxes):
+            canvas.finish()
         return shown
 
 

@@ -180,7 +180,7 @@ def gradient_evolution_data(*runs: Run) -> pd.DataFrame:
 def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
     """Draw one heat map per run, all with the same color limits unless these would hide what differs within a run."""
     parts = [part for _, part in table.groupby("run", sort=True)]
-    limits = color_limits(table["value"].to_numpy(np.float64), "log")
+    limits = color_limits(table["value"].to_numpy(np.float64))
     is_shared = np.log10(limits[1]) - np.log10(limits[0]) <= _MOST_DECADES
     ends = np.array([table["step"].min(), table["until"].max() - 1])
     grid = panels(figure, len(parts), 2)
@@ -193,7 +193,7 @@ def draw_gradient_evolution(table: pd.DataFrame, figure: Canvas) -> None:
         names = list(dict.fromkeys(part["layer"]))
         cells = part.assign(layer=pd.Categorical(part["layer"], categories=names))
         cells = cells.astype(dict.fromkeys(("step", "until", "recorded"), np.int64))
-        own = limits if is_shared else color_limits(cells["value"].to_numpy(np.float64), "log")
+        own = limits if is_shared else color_limits(cells["value"].to_numpy(np.float64))
         cases |= draw_heat_map(axes, cells, names, "log", own, ends)
         axes.set_xlabel("step")
         if not is_shared and (cells["value"] > 0).any():

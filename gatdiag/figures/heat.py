@@ -15,12 +15,12 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
-from matplotlib.ticker import FuncFormatter, LogLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, ScalarFormatter
 from matplotlib.transforms import Transform
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.axes import Floats, label_evenly, layer_axis, power_of_ten, step_axis
-from gatdiag.figures.style import BROKEN, HEAT, PAPER, SIGNED, UNMEASURED, Canvas, readable
+from gatdiag.figures.axes import HEALTHY_RANGE, MARKS, Floats, label_evenly, layer_axis, power_of_ten, step_axis
+from gatdiag.figures.style import BROKEN, COLORS, HEAT, PAPER, SIGNED, UNMEASURED, Canvas, readable
 from gatdiag.summary import bin_steps
 
 HeatKind: TypeAlias = Literal["log", "signed"]
@@ -29,25 +29,29 @@ _COLUMNS = 300  # more cells than this in a row cannot be told apart on a page
 _FEW_STEPS, _FEW_LAYERS = 6, 8  # of maps whose cells can hold their values
 _HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color bar; white means nothing
     "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "||||", "linewidth": 0},
+    **{
+        case: {"facecolor": MARKS[case][1], "edgecolor": PAPER, "hatch": hatch, "linewidth": 0}
+        for case, hatch in {"output is zero": "....", "gradient is zero": "++++"}.items()
+    },
     "broken": {"facecolor": BROKEN, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
     "unmeasured": {"facecolor": PAPER, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0},
 }
-_WORDS = {"zero": "exactly 0", "broken": "NaN or infinite", "unmeasured": "no value"}
+_WORDS = {case: label for case, (_, _, label, _) in MARKS.items()} | {"unmeasured": "no value"}
 _RUG = "#888888"  # to be seen on a white and on a dark page
-_SIGNED = 0.1  # smallest half-range of signed colors, so that rounding errors around zero stay pale
 
 
 def heat_table(series: pd.DataFrame, last: float, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
     """Thin a series (step, layer, value) to about 300 steps; each cell stands for the steps up to the next one.
 
     Args:
-        series: As from `gatdiag.summary`.
+        series: As from `gatdiag.summary`; its column undefined, if any, as from `why_undefined`.
         last: The last step of the run. The last cell ends there, and is no wider than the distance before it.
         how: Which of its values a cell keeps: "max" the largest (so that spikes stay visible), "extreme" the one of
             largest magnitude, with its sign, "first" the first. NaN and infinities take precedence.
 
     Returns:
-        step (the first of the cell), until (where it ends), recorded (how many of its steps were), layer, value.
+        step (the first of the cell), until (where it ends), recorded (how many of its steps were), layer, value,
+        undefined if it was given.
     """
     steps, place = np.unique(series["step"].to_numpy(np.int64), return_inverse=True)
     starts = np.flatnonzero(np.diff(bin_steps(steps, _COLUMNS), prepend=-1))
@@ -58,10 +62,19 @@ def heat_table(series: pd.DataFrame, last: float, how: Literal["max", "extreme",
     if len(starts) < len(steps):
         value = frame["value"].to_numpy(np.float64)
         rank = {"max": value, "extreme": np.abs(value), "first": -series["step"].to_numpy(np.float64)}[how]
-        rank = np.where(np.isnan(value), np.inf, np.where(np.isinf(value), np.finfo(float).max, rank))
+        if how != "first":
+            rank = np.where(_reasons(series) != "", -np.inf, rank)
+        broken = np.where(_reasons(series) == "", value, 0.0)
+        rank = np.where(np.isnan(broken), np.inf, np.where(np.isinf(broken), np.finfo(float).max, rank))
         frame = frame.iloc[np.lexsort((rank, frame["layer"].cat.codes, cell))]
         frame = frame.drop_duplicates(["step", "layer"], keep="last").reset_index(drop=True)
-    return frame[["step", "until", "recorded", "layer", "value"]]
+    return frame[[name for name in ("step", "until", "recorded", "layer", "value", "undefined") if name in frame]]
+
+
+def _reasons(table: pd.DataFrame) -> NDArray[np.object_]:
+    """For each row why it has no value, or ""."""
+    known = table.get("undefined", pd.Series("", table.index))
+    return known.astype(object).fillna("").to_numpy()
 
 
 def _end(steps: NDArray[np.int64], last: float) -> NDArray[np.int64]:
@@ -71,13 +84,9 @@ def _end(steps: NDArray[np.int64], last: float) -> NDArray[np.int64]:
     return ends
 
 
-def color_limits(values: Floats, kind: HeatKind, least: float = _SIGNED) -> Limits:
-    """Color limits that cover 98% of the values; for signed values symmetric, and at least ±`least`."""
-    finite = values[np.isfinite(values)]
-    if kind == "signed":
-        bound = max(float(np.percentile(np.abs(finite), 99)) if len(finite) else 1.0, least)
-        return -bound, bound
-    finite = finite[finite > 0]
+def color_limits(values: Floats) -> Limits:
+    """Limits of logarithmic colors that cover 98% of the values."""
+    finite = values[np.isfinite(values) & (values > 0)]
     if not len(finite):
         return 0.1, 1.0
     low, high = (float(q) for q in np.percentile(finite, [1, 99]))
@@ -106,19 +115,24 @@ def draw_heat_map(
         steps: Further steps that the x axis must include.
 
     Returns:
-        Which of "zero", "broken", "unmeasured" and "sparse" (steps were left out) occur, for `heat_legend`.
+        Which of "zero", "output is zero", "gradient is zero", "broken", "unmeasured" and "sparse" (steps were left out)
+        occur, for `heat_legend`.
     """
     cells = table.drop_duplicates("step").sort_values("step")
     edges = np.append(cells["step"].to_numpy(), cells["until"].max())
     at = table["layer"].cat.codes.to_numpy(), np.searchsorted(edges, table["step"].to_numpy())
     values, measured = np.full((len(names), len(cells)), np.nan), np.zeros((len(names), len(cells)), bool)
     values[at], measured[at] = table["value"].to_numpy(np.float64), True
-    broken = measured & ~np.isfinite(values)
-    zero = (values <= 0) & ~broken & (kind == "log")
-    hidden = {"zero": zero, "broken": broken, "unmeasured": ~measured}
+    reasons = np.full(values.shape, "", object)
+    reasons[at] = _reasons(table)
+    finite = np.isfinite(values)
+    zero = (values <= 0) & finite & (kind == "log")
+    broken = measured & ~finite & (reasons == "")
+    hidden = {"zero": zero, **{str(why): reasons == why for why in sorted({*reasons.flat} - {""})}}
+    hidden |= {"broken": broken, "unmeasured": ~measured}
     ends = np.append([edges[0], edges[-1] - 1], [] if steps is None else steps)
     is_wide = np.diff(edges).min() * _FEW_STEPS >= ends.max() - ends.min() + 1  # enough to hold a value
-    colors = np.where(zero | broken, np.nan, values)
+    colors = np.where(zero | ~finite, np.nan, values)
     _draw_cells(axes, colors, kind, limits, edges, annot=bool(is_wide) and len(names) <= _FEW_LAYERS)
     for case, hit in hidden.items():
         if hit.any():
@@ -199,8 +213,20 @@ def heat_legend(cases: set[str]) -> list[Artist]:
     return handles
 
 
-def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: Limits, label: str = "") -> None:
-    """Add one color bar for heat maps with the same limits."""
+def healthy_handle() -> Artist:
+    """Legend handle of the range that `add_heat_bar` marks."""
+    return Line2D([], [], color=COLORS[2], linewidth=2.5, label=HEALTHY_RANGE)
+
+
+def add_heat_bar(
+    figure: Canvas,
+    axes: Sequence[Axes],
+    kind: HeatKind,
+    limits: Limits,
+    label: str = "",
+    healthy: Limits | None = None,
+) -> None:
+    """Add one color bar for heat maps with the same limits; beside it, the range of healthy trainings."""
     bar = figure.colorbar(_colors(kind, limits), ax=list(axes), pad=0.02, aspect=13 * len(axes), extend="both")
     if kind == "log":  # powers of ten, and 3 times them where there would be too few ticks
         few = limits[1] < 300 * limits[0]
@@ -208,6 +234,11 @@ def add_heat_bar(figure: Canvas, axes: Sequence[Axes], kind: HeatKind, limits: L
         bar.ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
     else:
         label_evenly(bar.ax.yaxis)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     bar.ax.minorticks_off()
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
+    if healthy is not None:
+        span = np.clip(healthy, *limits)
+        bar.ax.plot([-0.3, -0.3], span, color=COLORS[2], linewidth=2.5, solid_capstyle="butt", clip_on=False,
+                    transform=bar.ax.get_yaxis_transform(), label="_healthy")  # fmt: skip

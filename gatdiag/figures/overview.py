@@ -1,45 +1,59 @@
 """The figure to look at first: the loss, and maps of what each layer does at each step."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
+from gatdiag.diagnosis.facts import is_conv
 from gatdiag.figures.axes import add_legend_below, draw_lines, layer_names, not_recorded, note, step_axis
 from gatdiag.figures.figure import GATS, TAMING, Figure, axis_label, equations, tidy
-from gatdiag.figures.heat import HeatKind, Limits, add_heat_bar, color_limits, draw_heat_map, heat_legend, heat_table
+from gatdiag.figures.heat import (
+    HeatKind,
+    Limits,
+    add_heat_bar,
+    color_limits,
+    draw_heat_map,
+    healthy_handle,
+    heat_legend,
+    heat_table,
+)
 from gatdiag.figures.style import Canvas
-from gatdiag.quantities import get_quantity
+from gatdiag.quantities import HEALTHY
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import (
     layer_series,
     logged_series,
     loss_name,
-    neuron_series,
+    relative_imbalance,
     role_series,
     thin,
-    weight_scale,
+    why_undefined,
     with_null_layer,
 )
 
 _GRADIENTS = "parameters.relative_gradient_norm"
 _ATTENTION = "relative gradient norm of attention"
+_IMBALANCE = "imbalance"
+_NODES, _ROWS = "difference between nodes", "difference between rows"  # of a graph network, and of any other
 _MAPS: dict[str, tuple[str, HeatKind]] = {  # quantity -> column, kind of colors
     "relative gradient norm": (_GRADIENTS, "log"),
     _ATTENTION: (_GRADIENTS, "log"),
-    "difference between nodes": ("layers.relative_mu", "log"),
-    "imbalance": ("neurons.c", "signed"),
+    _NODES: ("layers.relative_mu", "log"),
+    _ROWS: ("layers.relative_mu", "log"),
+    _IMBALANCE: ("neurons.c", "signed"),
 }
 _OF = {  # quantity -> what is measured of what, after the symbol
-    "relative gradient norm": f"of {FEATURE}s",
-    _ATTENTION: f"of {ATTENTION}s",
-    "difference between nodes": "of outputs: do nodes differ?",
-    "imbalance": "of the most unbalanced neuron",
+    "relative gradient norm": f" of {FEATURE}s",
+    _ATTENTION: f" of {ATTENTION}s",
+    _NODES: " of outputs: do nodes differ?",
+    _ROWS: " of outputs: do rows differ?",
+    _IMBALANCE: " / ‖W‖², most unbalanced neuron",
 }
-_SCALE = 0.1  # size of the weights if norms were not recorded
+_BALANCED: Limits = -2.0, 2.0  # the same in all runs: 1 is as large as the weights
 
 
 def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFrame:
@@ -47,51 +61,57 @@ def data(run: Run, *, limits: Mapping[str, Limits] | None = None) -> pd.DataFram
 
     Args:
         run: The run.
-        limits: Column -> the values at the two ends of its colors; by default from this run alone, from
-            `shared_options` for several. Colors of imbalance cover at least the size of the weights, so that an
-            imbalance that is small compared to them is pale.
+        limits: Column -> the values at the two ends of its colors, which contain the range of healthy trainings; by
+            default from this run alone, from `shared_options` for several.
 
     Returns:
         quantity ("loss" or one of the maps), step, layer (null for the loss), value; for the loss also low and high of
-        the steps that a value stands for; for maps until and recorded (as from `heat_table`), color_low and color_high.
+        the steps that a value stands for; for maps until, recorded and undefined (as from `heat_table`), color_low and
+        color_high. The imbalance is `relative_imbalance`.
     """
     maps, loss, parts = _maps(run), loss_name(run), []
-    ends = limits if limits is not None else _limits([maps], [run])
+    ends = limits if limits is not None else _limits([maps])
     if loss is not None:
         parts.append(with_null_layer(run, thin(logged_series(run, loss), 300)).assign(quantity="loss"))
     for quantity, table in maps.items():
         low, high = ends[_MAPS[quantity][0]]
         parts.append(table.assign(quantity=quantity, color_low=low, color_high=high))
-    columns = ("quantity", "step", "until", "recorded", "layer", "value", "low", "high", "color_low", "color_high")
+    columns = (
+        "quantity", "step", "until", "recorded", "layer", "value", "undefined", "low", "high", "color_low",
+        "color_high",
+    )  # fmt: skip
     return tidy([part.reindex(columns=columns) for part in parts if len(part)], *columns)
 
 
 def shared_options(runs: Sequence[Run]) -> dict[str, Any]:
     """Color limits computed from the maps of all runs together, as an option of `data`."""
-    return {"limits": _limits([_maps(run) for run in runs], runs)}
+    return {"limits": _limits([_maps(run) for run in runs])}
 
 
-def _limits(maps: Sequence[Mapping[str, pd.DataFrame]], runs: Sequence[Run]) -> dict[str, Limits]:
+def _limits(maps: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, Limits]:
     """Column -> color limits of all its maps together: features and attention are compared by color."""
-    least = min((scale for run in runs if (scale := weight_scale(run)) is not None), default=_SCALE)
     values: dict[str, list[pd.Series]] = {}
-    for quantity, (column, _) in _MAPS.items():
-        values.setdefault(column, []).extend(one[quantity]["value"] for one in maps)
-    kinds = dict(_MAPS.values())
-    ends = {each: color_limits(pd.concat(of).to_numpy(np.float64), kinds[each], least) for each, of in values.items()}
-    return {
-        each: (min(low, 0.1), 1.0) if get_quantity(each).is_share else (low, high) for each, (low, high) in ends.items()
-    }
+    for quantity, table in (pair for one in maps for pair in one.items()):
+        values.setdefault(_MAPS[quantity][0], []).append(table["value"])
+    ends = {column: color_limits(pd.concat(of).to_numpy(np.float64)) for column, of in values.items()}
+    for column in ends.keys() & HEALTHY.keys():
+        known = np.isfinite(pd.concat(values[column])).any()
+        low, high = ends[column] if known else HEALTHY[column]
+        ends[column] = min(low, HEALTHY[column][0]), max(high, HEALTHY[column][1])
+    return ends | {_MAPS[_IMBALANCE][0]: _BALANCED}
 
 
 def _maps(run: Run) -> dict[str, pd.DataFrame]:
     last = run.steps["step"].max()
-    series = (
-        *(heat_table(role_series(run, "relative_gradient_norm", role), last, "max") for role in (FEATURE, ATTENTION)),
-        heat_table(layer_series(run, "relative_mu"), last, "first"),
-        heat_table(neuron_series(run, "c"), last, "extreme"),
-    )
-    return dict(zip(_MAPS, series, strict=True))
+    differences = layer_series(run, "relative_mu").assign(undefined=why_undefined(run, "layers.relative_mu"))
+    is_graph = any(is_conv(layer) for layer in run.meta["structure"]["layers"])
+    series: dict[str, tuple[pd.DataFrame, Literal["max", "extreme", "first"]]] = {
+        "relative gradient norm": (role_series(run, "relative_gradient_norm", FEATURE), "max"),
+        _ATTENTION: (role_series(run, "relative_gradient_norm", ATTENTION), "max"),
+        _NODES if is_graph else _ROWS: (differences, "first"),
+        _IMBALANCE: (relative_imbalance(run), "extreme"),
+    }
+    return {quantity: heat_table(values, last, how) for quantity, (values, how) in series.items()}
 
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
@@ -108,7 +128,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         drawn.append(top)
     else:
         note(top, not_recorded("steps.loss"))
-    cases = set[str]()
+    cases, marked = set[str](), list[Artist]()
     for axes, quantity in zip(places, shown, strict=True):
         column, kind = _MAPS[quantity]
         part = table[table["quantity"] == quantity]
@@ -116,34 +136,71 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         limits = float(part["color_low"].iloc[0]), float(part["color_high"].iloc[0])
-        cases |= draw_heat_map(axes, part.astype({"until": np.int64, "recorded": np.int64}), names, kind, limits, every)
-        add_heat_bar(figure, [axes], kind, limits)
-        axes.set_title(f"{axis_label(column)} {_OF[quantity]}", loc="left")
+        cells = part.astype({"until": np.int64, "recorded": np.int64})
+        found = draw_heat_map(axes, cells, names, kind, limits, every)
+        cases |= found
+        known = part["value"][np.isfinite(part["value"])]
+        if (known > 0).any() or (kind == "signed" and len(known)):
+            add_heat_bar(figure, [axes], kind, limits, healthy=HEALTHY.get(column))
+            marked += [healthy_handle()] if column in HEALTHY else []
+        is_broken = not len(known) and "broken" in found
+        axes.set_title(f"{axis_label(column)}{': nothing finite' if is_broken else _OF[quantity]}", loc="left")
         drawn.append(axes)
     for axes in drawn:
         step_axis(axes, every, room=0.5, label=axes is drawn[-1])
         axes.tick_params(labelbottom=axes is drawn[-1])
-    add_legend_below(figure, [*heat_legend(cases), *entries])
+    add_legend_below(figure, [*heat_legend(cases), *marked, *entries])
 
 
 def _shown(table: pd.DataFrame) -> list[str]:
-    """The maps, without that of attention if there is none."""
-    return [quantity for quantity in _MAPS if quantity != _ATTENTION or (table["quantity"] == quantity).any()]
+    """The maps, without that of attention if there is none; one of differences."""
+    there = {*table["quantity"]}
+    left_out = {_ATTENTION, _NODES if _ROWS in there else _ROWS} - there
+    return [quantity for quantity in _MAPS if quantity not in left_out]
+
+
+def _words(table: pd.DataFrame) -> tuple[str, str]:
+    maps = table[table["quantity"] != "loss"]
+    is_sparse = bool((maps["recorded"] < maps["until"] - maps["step"]).any())
+    shown = {*table["quantity"]} | ({"sparse"} if is_sparse else set())
+    return _text(_CAPTIONS, shown), _text(_READ, shown)
+
+
+def _text(parts: Mapping[str, str], shown: Collection[str]) -> str:
+    return " ".join(text for about, text in parts.items() if about in shown)
+
+
+_LOW, _HIGH = (f"{end:g}" for end in HEALTHY[_GRADIENTS])
+_CAPTIONS = {
+    "loss": "Top: the training loss.",
+    "relative gradient norm": "For each layer (first layer on top) and step, the relative gradient norm of the feature "
+    "weights. Green beside a color bar is the range of nine in ten layers of healthy trainings.",
+    _ATTENTION: "In the same colors, that of the attention vectors.",
+    _NODES: "μ, the distance of the layer output from its mean over the nodes, relative to its norm.",
+    _ROWS: "μ, the distance of the layer output from its mean over the rows, relative to its norm.",
+    _IMBALANCE: "c of the most unbalanced neuron, over the mean squared norm of a neuron's weights in that layer, in "
+    "the same colors in every run.",
+    "sparse": "A color lasts until the next recorded step; ticks above mark these.",
+}
+_READ = {
+    "relative gradient norm": f"Healthy layers have a median over training of {_LOW} to {_HIGH} in the first map. They "
+    "may differ by two orders of magnitude, and all fall as the loss converges; layers that stay below hardly train.",
+    _ATTENTION: "Attention that is orders of magnitude below the features it weights is stuck.",
+    _NODES: "A map of differences between nodes that darkens from top to bottom, to below the green range, shows "
+    "oversmoothing.",
+    _ROWS: "Differences between rows that darken from top to bottom, to below the green range, are lost on the way.",
+    _IMBALANCE: "In the last map, pale is balanced; brown are neurons whose incoming weights outweigh the outgoing "
+    "ones, blue the reverse; at 1 the difference is as large as the weights. It has no healthy range: random weights "
+    "start at 0.3 and more, and most networks train from there. Gradient descent with small steps keeps c as it is, so "
+    "that deep attention networks may stay stuck; Adam and weight decay do not keep it.",
+}
 
 
 OVERVIEW = Figure(
     name="overview",
     title="Overview: loss, gradients, smoothing and balance by layer",
-    caption="Top: the training loss. Below, for each layer (first layer on top) and step: the relative gradient norm "
-    "of the feature weights and, in the same colors, of the attention vectors; μ, the distance of the layer output "
-    "from its mean over the nodes, relative to its norm; and the balance c of the most unbalanced neuron. A color "
-    "lasts until the next recorded step; ticks above mark these if some were left out.",
-    interpretation="In a network that trains, the layers in the first map have similar colors, of about 1e-3 or more "
-    "while the loss falls (see the color bar): they learn at a similar rate. A layer orders of magnitude below the "
-    "others hardly trains, and attention that is darker than the features it weights is stuck. A map of differences "
-    "between nodes that darkens from top to bottom shows oversmoothing. In the last map, pale yellow is balanced; "
-    "strong colors are neurons whose incoming weights (positive c) or outgoing weights (negative c) are too large. "
-    "Gradient descent with small steps keeps c as it is; Adam and weight decay do not.",
+    caption=_text(_CAPTIONS, _CAPTIONS.keys() - {_ROWS}),
+    interpretation=_text(_READ, _READ.keys() - {_ROWS}),
     equation=equations(*dict(_MAPS.values())),
     paper=f"{GATS}; {TAMING}",
     group="overview",
@@ -152,4 +209,5 @@ OVERVIEW = Figure(
     draw_table=draw,
     height=lambda table, width: 2.0 + 1.3 * len(_shown(table)),
     shared_options=shared_options,
+    wording=_words,
 )

@@ -113,7 +113,8 @@ def draw(
         figure: A figure or its name.
         runs: One run, or several for a figure that compares.
         ax: Where it is drawn: axes; for a figure of several panels an array of as many axes, or a figure or subfigure
-            that gets them. By default on a new figure, in gatdiag's style. Your own keep your settings.
+            that gets them. By default on a new figure, in gatdiag's style. Your own keep your settings; a legend is
+            below the last one, for which ``layout="constrained"`` makes room.
         width: Of a new figure, as for `render`.
         context: Of a new figure, as for `render`.
         **options: As the figure's own `data` takes them, for example `layers=` or `variants=`.

@@ -5,6 +5,7 @@ brown through pale yellow for signed values: all safe for color-blind readers. L
 too, so that figures can be read in grayscale.
 """
 
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class GivenAxes:
     def __init__(self, axes: Sequence[Axes]) -> None:
         self.axes = list(axes)
         figure: Any = self.axes[0].get_figure()
+        self._entries: tuple[list[Artist], list[str]] = [], []
         self.bbox, self.dpi, self.text, self.colorbar = figure.bbox, figure.dpi, figure.text, figure.colorbar
 
     def take(self, count: int) -> list[Axes]:
@@ -48,9 +50,22 @@ class GivenAxes:
         grid = np.array(self.take(rows * columns), dtype=object).reshape(rows, columns)
         return grid[0, 0] if grid.size == 1 else grid.squeeze()
 
-    def legend(self, handles: Sequence[Artist], labels: Sequence[str], **_: Any) -> Any:
-        """The legend of the first panel: one outside needs room that only its owner can give."""
-        return self.axes[0].legend(handles, labels)
+    def legend(self, handles: Sequence[Artist], labels: Sequence[str], **_: Any) -> None:
+        """Keep the legend for `finish`: where it has its place is known when all labels are."""
+        self._entries = [*handles], [*labels]
+
+    def finish(self) -> None:
+        """Add the legend below the labels of the last panel, no wider than that, so that it covers no curve."""
+        if not self._entries[0]:
+            return
+        axes, points = self.axes[-1], 72 / self.dpi  # of a pixel
+        size = FontProperties(size="small").get_size_in_points()
+        letters = max(int(axes.bbox.width * points / (0.6 * size)) - 5, 12)  # 5: the handle
+        labels = axes.xaxis.get_tightbbox()
+        below = 0.0 if labels is None else (axes.bbox.y0 - labels.y0) * points / size
+        words = ["\n".join(textwrap.wrap(label, letters)) for label in self._entries[1]]
+        axes.legend(self._entries[0], words, fontsize="small", frameon=False, loc="upper center",
+                    bbox_to_anchor=(0.5, 0.0), borderaxespad=below + 0.3)  # fmt: skip
 
 
 Canvas: TypeAlias = Figure | SubFigure | GivenAxes

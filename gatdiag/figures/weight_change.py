@@ -11,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Patch
 
 from gatdiag.figures.axes import (
+    HEALTHY_RANGE,
     add_legend_below,
     layer_axis,
     layer_label_height,
@@ -36,7 +37,6 @@ _LEVELS = {  # how much of the weights' color -> column, what it is a share of
     0.55: ("changed_fraction_005", "by over 0.05"),
     1.0: ("changed_fraction_050", "by over 0.5"),
 }
-_RANGE = "nine in ten layers of healthy trainings"
 _TRAINED = (
     "The panel title names the trained weights: those of the best step if watch(best=...) kept them and it is not "
     "in the first 5% of the run, else the final ones."
@@ -74,7 +74,7 @@ def draw_unchanged(table: pd.DataFrame, figure: Canvas) -> None:
     colors = [ROLE_STYLES[role.removesuffix("s")]["color"] for role in shares]
     _draw_shares(axes, by_layer.reset_index(), shares, colors, *(_HATCHES[role.removesuffix("s")] for role in shares))
     low, high = HEALTHY["parameters.unchanged_fraction"]
-    axes.axhspan(low, high, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=_RANGE)
+    axes.axhspan(low, high, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=HEALTHY_RANGE)
     axes.set(ylabel="share of weights\nnever changed")
     _finish(figure, table, list(axes.get_legend_handles_labels()[0]))
 

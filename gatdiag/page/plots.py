@@ -99,10 +99,12 @@ def figure_block(
             return None
         pictures = [(width, _data_url(figure, runs, width, data)) for width in widths]
         drawing, download = _drawing(figure.title, pictures), _download(data)
+        described = figure.described(data)
     except Exception as error:  # one failure must not lose the other figures
         warnings.warn(f"gatdiag: the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
         drawing, download = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error))), ""
-    return FigureBlock(figure, f"{section}-figure-{figure.name}", drawing, download)
+        described = figure
+    return FigureBlock(described, f"{section}-figure-{figure.name}", drawing, download)
 
 
 def _drawing(title: str, pictures: Sequence[tuple[Width, Markup]]) -> Markup:

@@ -19,8 +19,8 @@ from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
     "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values",
-    "layer_series", "neuron_series", "role_series", "select_layers", "series_of", "typical_values", "weight_scale",
-    "with_null_layer",
+    "layer_series", "neuron_series", "relative_imbalance", "role_series", "select_layers", "series_of",
+    "typical_values", "why_undefined", "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -114,21 +114,26 @@ def neuron_series(run: Run, column: str, how: Literal["extreme", "largest"] = "e
     return _tidy(run, cells // layers, cells % layers, extreme)
 
 
-def weight_scale(run: Run) -> float | None:
-    """The initial scale of a neuron's weights: the median over feature weights W of ||W||_F^2 / rows of W.
+def relative_imbalance(run: Run) -> pd.DataFrame:
+    """The most extreme c of each layer, over the size of the weights that it has at that step.
 
-    An imbalance c = ||w_in||^2 - ||w_out||^2 is large or small relative to it.
+    That is ||W||_F^2 / rows of W, with all feature weights W of the layer together: the mean squared norm of a neuron's
+    weights. It makes c comparable between layers, steps and runs: an imbalance of 1 is as large as the weights.
 
     Returns:
-        The scale; None if no positive, finite norm was recorded.
+        step, layer, value, without layers and steps whose norm was not recorded or is zero.
     """
-    frame = run.parameters
-    frame = frame[run.is_measured("parameters", "norm") & (frame["role"] == FEATURE).to_numpy()]
-    first = frame[frame["step"] == frame["step"].min()]
-    rows = {parameter["name"]: parameter["shape"][0] for parameter in _parameters(run) if parameter["shape"]}
-    sizes = first["norm"] ** 2 / first["parameter"].astype(object).map(rows).fillna(1.0).astype(float)
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    return float(sizes.median()) if len(sizes) else None
+    series = neuron_series(run, "c")
+    rows = {
+        layer["name"]: sum(one["shape"][0] for one in layer["parameters"] if one["role"] == FEATURE and one["shape"])
+        for layer in run.meta["structure"]["layers"]
+    }
+    norms = role_series(run, "norm", FEATURE).rename(columns={"value": "norm"})
+    both = series.merge(norms, on=["step", "layer"], how="left")
+    last = both.groupby("layer", observed=True)["norm"].ffill()  # of the last step at which it was recorded
+    size = last**2 / both["layer"].astype(object).map(rows).astype(float)
+    kept = (size != 0) & (last.notna() | both["value"].isna()) & bool(len(norms))
+    return both.assign(value=both["value"] / size)[kept][["step", "layer", "value"]].reset_index(drop=True)
 
 
 def last_values(series: pd.DataFrame) -> dict[str, float]:
@@ -151,12 +156,41 @@ def series_of(run: Run, column: str) -> pd.DataFrame:
 def compared_series(run: Run, column: str) -> pd.DataFrame:
     """`series_of` a quantity, divided at each step by that of the first or last layer if it is compared with it."""
     series = series_of(run, column)
+    divisor = _divisor(series, column)
+    return series if divisor is None else series.assign(value=(series["value"] / divisor).where(divisor > 0))
+
+
+def _divisor(series: pd.DataFrame, column: str) -> "pd.Series[float] | None":
+    """For each row the value of the layer that the quantity is compared with; None if there is none."""
     if (other := COMPARED_WITH.get(column)) is None or not len(series):
-        return series
+        return None
     place = series["layer"].cat.codes
     reference = series[place == (place.min() if other == "first" else place.max())].set_index("step")["value"]
-    divisor = series["step"].map(reference)
-    return series.assign(value=(series["value"] / divisor).where(divisor > 0))
+    return series["step"].map(reference)
+
+
+_ZEROS = {"output_norm": "output is zero", "output_gradient_norm": "gradient is zero"}  # norm -> words
+
+
+def why_undefined(run: Run, column: str) -> NDArray[np.object_]:
+    """For each row of `compared_series`, why it has no value although everything is finite: it is divided by zero.
+
+    Args:
+        run: The run.
+        column: As "table.column".
+
+    Returns:
+        "output is zero" or "gradient is zero"; "" for numbers, and for NaN and infinities that were recorded.
+    """
+    table, _, name = column.partition(".")
+    series = series_of(run, column)
+    if (divisor := _divisor(series, column)) is not None:
+        word, zero = _ZEROS[name], ((divisor == 0) & np.isfinite(series["value"])).to_numpy(bool)
+    elif table == "layers" and (norm := quantity("layers", name).relative_to):
+        word, zero = _ZEROS.get(norm, ""), has_zero_norm(run, name)
+    else:
+        word, zero = "", np.zeros(len(series), bool)
+    return np.where(zero, word, "").astype(object)
 
 
 def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str, float]:

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
+from gatdiag.figures.axes import MARKS
 from gatdiag.figures.heat import color_limits, draw_heat_map, heat_legend, heat_table
 from gatdiag.figures.style import HEAT
 from tests.figures.canvas import boxes, step_edges
@@ -67,6 +68,25 @@ def test_each_kind_of_cell_is_told_apart():
     assert boxes(zero) == [[1.5, -0.5, 2.5, 0.5]]
     assert len({hidden.get_hatch() for hidden in (zero, broken, unmeasured)}) == 3
     assert contrast(zero.get_facecolor(), "white") > 10  # smaller than all others is darker, too
+
+
+def test_zero_over_zero_is_neither_broken_nor_unmeasured():
+    table = series([[1.0, np.nan, np.nan]]).assign(undefined=["", "output is zero", ""])
+    axes, cases = drawn(table, names=["a"])
+    assert cases == {"output is zero", "broken"}
+    zero, broken = axes.findobj(PathPatch)
+    assert [boxes(zero), boxes(broken)] == [[[0.5, -0.5, 1.5, 0.5]], [[1.5, -0.5, 2.5, 0.5]]]
+    assert to_rgb(zero.get_facecolor()) == to_rgb(MARKS["output is zero"][1])  # as in figures of lines
+    assert [patch.get_label() for patch in heat_legend(cases)] == ["output is zero", "NaN or infinite"]
+
+
+@pytest.mark.parametrize("how", ["max", "extreme"])
+def test_zero_over_zero_does_not_hide_other_values(how):
+    values = np.full(3001, 2.0)
+    values[0::2] = np.nan
+    table = series([values]).assign(undefined=np.where(np.isnan(values), "output is zero", ""))
+    cells = heat_table(table, 3000, how)
+    assert {*cells["value"]} == {2.0}
 
 
 def test_layers_that_are_alike_are_hatched_as_one():
@@ -150,18 +170,17 @@ def test_ticks_of_a_thinned_run_are_as_wide_as_what_was_recorded():
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "limits"),
+    ("values", "limits"),
     [
-        ([1e-9, -1e-10], "signed", (-0.1, 0.1)),
-        ([-3.0, 1.0], "signed", (-2.98, 2.98)),
-        ([], "log", (0.1, 1.0)),
-        ([0.0, np.nan], "log", (0.1, 1.0)),
+        ([], (0.1, 1.0)),
+        ([0.0, np.nan], (0.1, 1.0)),
+        (np.geomspace(1, 1e6, 601), (10**0.06, 10**5.94)),
     ],
 )
-def test_limits_of_colors(values, kind, limits):
-    assert color_limits(np.array(values), kind) == pytest.approx(limits)
+def test_limits_of_colors(values, limits):
+    assert color_limits(np.array(values)) == pytest.approx(limits)
 
 
 def test_logarithmic_colors_span_at_least_a_decade():
-    low, high = color_limits(np.array([1.0, 1.1]), "log")
+    low, high = color_limits(np.array([1.0, 1.1]))
     assert high / low > 10

@@ -1,13 +1,15 @@
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.patches import PathPatch
 
 from gatdiag.figures import table
+from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.overview import OVERVIEW as FIGURE
-from tests.figures.canvas import boxes, step_edges, words
+from gatdiag.quantities import HEALTHY
+from tests.figures.canvas import boxes, drawn, step_edges, words
 from tests.figures.odd_runs import PAUSED
+from tests.page.builder import build
 
 
 def test_short_runs_are_shown_whole(runs, shown):
@@ -24,8 +26,9 @@ def test_short_runs_are_shown_whole(runs, shown):
     assert stuck["value"].tolist() == attention["relative_gradient_norm"].tolist()
     imbalance = values[values["quantity"] == "imbalance"]
     one = run.neurons[(run.neurons["step"] == 7) & (run.neurons["layer"] == "convs.2")]["c"]
+    norm = features[(features["step"] == 7) & (features["layer"] == "convs.2")]["norm"].item()
     found = imbalance[(imbalance["step"] == 7) & (imbalance["layer"] == "convs.2")]["value"].item()
-    assert found == max(one, key=abs)
+    assert found == pytest.approx(max(one, key=abs) / (norm**2 / 4))
 
 
 def panels(canvas):
@@ -91,16 +94,55 @@ def test_maps_of_several_runs_have_the_same_colors(runs):
     first, second = (limits_of(run, **FIGURE.shared_options(both)) for run in both)
     assert (first == second).all()
     assert (limits_of(both[0]) != limits_of(both[1])).any()
-    measured = pd.concat([run.parameters for run in both])
-    measured = measured[measured["role"].isin(["feature weight", "attention vector"])]
-    gradients = measured[measured["norm"] != 0]["relative_gradient_norm"]
     assert tuple(first[0]) == tuple(first[1])  # features and attention are compared by color
-    assert tuple(first[0]) == pytest.approx(tuple(np.percentile(gradients, [1, 99])))
+    low, high = HEALTHY["parameters.relative_gradient_norm"]
+    assert first[0][0] < low < high <= first[0][1]
 
 
-def test_imbalance_that_is_small_beside_the_weights_is_pale(runs):
-    run = runs["ordinary"]
-    low, high = limits_of(run)[3]
-    norms = run.parameters.query("role == 'feature weight' and step == 0")["norm"]
-    assert high == pytest.approx(np.median(norms**2 / 4)) == -low
-    assert high > run.neurons["c"].abs().max()
+def test_the_same_imbalance_has_the_same_color_in_every_run(runs):
+    assert limits_of(runs["ordinary"])[-1].tolist() == limits_of(runs["stuck"])[-1].tolist() == [-2.0, 2.0]
+
+
+def test_the_range_of_healthy_trainings_is_marked_where_there_is_one(shown):
+    canvas = shown(FIGURE)[1]
+    bars = [axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]
+    marks = [[line.get_ydata().tolist() for line in bar.lines if line.get_label() == "_healthy"] for bar in bars]
+    ranges = [[[*HEALTHY["parameters.relative_gradient_norm"]]]] * 2 + [[[*HEALTHY["layers.relative_mu"]]]]
+    assert marks == [*ranges, []]  # an imbalance has none
+    assert HEALTHY_RANGE in words(canvas)
+
+
+def test_a_map_without_a_finite_value_has_no_color_bar_and_says_so(tmp_path):
+    broken = [[np.nan] * 2] * 3
+    run = build(
+        tmp_path / "run",
+        layers={"relative_mu": [[0.5, 0.25]] * 3},
+        weights={"relative_gradient_norm": broken, "norm": broken},
+        logged={"loss": [1.0, 2.0, np.nan]},
+    )
+    canvas = drawn(FIGURE, table(FIGURE, run))
+    titles = {axes.get_title("left"): axes for axes in panels(canvas)}
+    assert "(b) ‖∇W‖ / ‖W‖: nothing finite" in titles
+    assert len([axes for axes in canvas.axes if axes.get_label() == "<colorbar>"]) == 1
+    (cross,) = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_broken"]
+    assert cross.get_xdata().tolist() == [2]
+
+
+def test_outputs_of_zero_are_not_called_broken(tmp_path):
+    norm = np.array([[1.0, 1.0], [1.0, 0.0]])
+    run = build(tmp_path / "run", layers={"output_norm": norm, "relative_mu": np.where(norm, 0.5, np.nan)})
+    text = words(drawn(FIGURE, table(FIGURE, run)))
+    assert "output is zero" in text
+    assert "NaN or infinite" not in text
+
+
+def test_the_caption_speaks_of_what_the_run_has(runs, tmp_path):
+    graph = FIGURE.described(table(FIGURE, runs["ordinary"]))
+    assert "attention" in graph.caption
+    assert "nodes" in graph.caption + graph.interpretation
+    plain = build(tmp_path / "run", layers={"relative_mu": [[0.5, 0.25]] * 3}, logged={"loss": [1.0] * 3})
+    for layer in plain.meta["structure"]["layers"]:
+        layer["kind"] = "Linear"
+    described = FIGURE.described(table(FIGURE, plain))
+    for word in ("ttention", "node", "Green", "neuron", "ticks"):
+        assert word not in described.caption + described.interpretation, word

@@ -131,6 +131,18 @@ def test_the_panels_of_a_figure_are_drawn_on_ones_own_axes(figure, runs):
     whole.draw_without_rendering()
 
 
+def test_a_legend_on_ones_own_axes_covers_neither_curves_nor_labels(runs):
+    whole = matplotlib.figure.Figure(figsize=(10, 4), layout="constrained")
+    for axes in whole.subplots(1, 3):
+        draw("by_layer", runs["ordinary"], axes)
+    whole.draw_without_rendering()
+    for axes in whole.axes:
+        legend = axes.get_legend().get_window_extent()
+        for other in (axes.bbox, axes.xaxis.label.get_window_extent(), axes.yaxis.label.get_window_extent()):
+            assert not legend.overlaps(other)
+        assert legend.y0 >= 0
+
+
 def test_a_wrong_number_of_axes_is_an_error(runs):
     with pytest.raises(InputError, match=r"expects 3 axes, one for each panel, in reading order.*got 1"):
         draw("chosen_layers", runs["ordinary"], matplotlib.figure.Figure().subplots())

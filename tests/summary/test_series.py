@@ -19,9 +19,10 @@ from gatdiag.summary import (
     layer_series,
     logged_series,
     neuron_series,
+    relative_imbalance,
     role_series,
     select_layers,
-    weight_scale,
+    why_undefined,
     with_null_layer,
 )
 from tests.figures.odd_runs import bare_run, recorded_run
@@ -227,10 +228,33 @@ def test_a_ratio_to_zero_weights_has_no_row(shared):
         frame["norm"] = kept
 
 
-def test_the_size_of_a_neurons_weights(shared, tmp_path):
-    first = shared.parameters.query("step == 0 and role == 'feature weight'")
-    assert weight_scale(shared) == pytest.approx(np.median([norm**2 / 4 for norm in first["norm"]]))
-    assert weight_scale(bare_run(tmp_path / "bare")) is None
+def test_an_imbalance_is_relative_to_the_weights_of_its_layer_and_step(tmp_path):
+    c, norms = np.array([[1.0, -3.0], [-2.0, 6.0], [np.nan, 8.0]]), np.array([[2.0, 1.0], [4.0, 1.0], [4.0, 1.0]])
+    run = build(tmp_path / "run", weights={"norm": norms}, neurons={"c": c})
+    found = relative_imbalance(run)
+    rows = run.meta["structure"]["layers"][0]["parameters"][0]["shape"][0]
+    assert found["step"].tolist() == [0, 1, 2]
+    assert [*map(str, found["layer"])] == ["convs.0"] * 3  # the last layer has no law
+    np.testing.assert_allclose(found["value"], [-3 / (2**2 / rows), 6 / (4**2 / rows), np.nan])
+    assert not len(relative_imbalance(bare_run(tmp_path / "bare")))
+    assert not len(relative_imbalance(build(tmp_path / "unknown", neurons={"c": c})))
+
+
+def test_why_a_value_is_no_number(tmp_path):
+    run = build(
+        tmp_path / "run",
+        layers={
+            "output_norm": [[1.0, 0.0], [0.0, 2.0]],
+            "relative_mu": [[0.5, np.nan], [np.nan, np.inf]],
+            "output_gradient_norm": [[3.0, 0.0], [np.nan, 1.0]],
+        },
+        weights={"relative_gradient_norm": [[np.nan, 1.0], [1.0, 1.0]]},
+    )
+    assert why_undefined(run, "layers.relative_mu").tolist() == ["", "output is zero", "output is zero", ""]
+    assert why_undefined(run, "layers.output_norm").tolist() == ["", "", "output is zero", "output is zero"]
+    assert why_undefined(run, "layers.output_gradient_norm").tolist() == ["gradient is zero"] * 2 + ["", ""]
+    assert why_undefined(run, "parameters.relative_gradient_norm").tolist() == [""] * 4
+    assert not len(why_undefined(run, "layers.effective_rank"))
 
 
 def test_zero_over_zero_is_told_from_broken_values(tmp_path):

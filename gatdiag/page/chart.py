@@ -2,22 +2,27 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
+from matplotlib.colors import to_hex
 
+from gatdiag.figures.style import ordered_colors
 from gatdiag.names import one_line, short
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity
 from gatdiag.run import Run
-from gatdiag.summary import compared_series
+from gatdiag.summary import compared_series, why_undefined
 from gatdiag.summary.thinning import evenly_spaced
+
+Told: TypeAlias = float | str | None
 
 _COLUMNS: Final = tuple(HEALTHY)
 _MOST: Final = 1_200  # values of one quantity: what a page can hold
 _MOST_LAYERS: Final = 80
 _MOST_QUANTITIES: Final = 5
+_CODES: Final = {"output is zero": "o", "gradient is zero": "g"}  # short, because there may be thousands on a page
 
 
 def chart_data(run: Run, first: str) -> str:
@@ -29,11 +34,13 @@ def chart_data(run: Run, first: str) -> str:
 
     Returns:
         A list with, for each quantity, its label, its healthy range (null: no upper end), whether its scale is
-        logarithmic, the layers, the steps, and for each layer its values (null: not measured).
+        logarithmic, the layers with their colors, the steps from the first to the last recorded one, how many layers
+        and steps there are, and for each layer its values. A value is a number, null (not measured), "n" (NaN), "p" or
+        "m" (plus or minus infinity), "o" or "g" (0 / 0: the output, or the gradient, is zero).
     """
     found: list[dict[str, Any]] = []
     for column in sorted(_COLUMNS, key=lambda each: each != first):
-        series = compared_series(run, column).dropna(subset=["value"])
+        series = compared_series(run, column)
         if len(series) and len(found) < _MOST_QUANTITIES:
             low, high = HEALTHY[column]
             facts = {
@@ -41,21 +48,34 @@ def chart_data(run: Run, first: str) -> str:
                 "healthy": [low, high if math.isfinite(high) else None],
                 "log": get_quantity(column).is_over_orders,
             }
-            found.append(facts | _by_layer(series))
+            told = [*map(_told, series["value"], why_undefined(run, column))]
+            found.append(facts | _by_layer(series.assign(value=pd.Series(told, series.index, object)), run))
     return json.dumps(found, separators=(",", ":"), allow_nan=False) if found else ""
 
 
-def _by_layer(series: pd.DataFrame) -> dict[str, Any]:
-    values = series.pivot_table(index="layer", columns="step", values="value", aggfunc="max", observed=True, sort=True)
-    values = values.iloc[evenly_spaced(len(values), _MOST_LAYERS)]
-    values = values.iloc[:, evenly_spaced(values.shape[1], max(_MOST // len(values), 2))]
+def _by_layer(series: pd.DataFrame, run: Run) -> dict[str, Any]:
+    values = series.set_index(["layer", "step"])["value"].unstack("step").sort_index()
+    ends = run.steps["step"].iloc[[0, -1]]
+    values = values.reindex(columns=sorted({*values.columns, *ends}))  # the axis is as long as the run
+    count = values.shape
+    values = values.iloc[evenly_spaced(count[0], _MOST_LAYERS)]
+    values = values.iloc[:, evenly_spaced(count[1], max(_MOST // len(values), 2))]
     return {
         "layers": [one_line(short(str(layer))) for layer in values.index],
+        "colors": [to_hex(color) for color in ordered_colors(len(values))],
         "steps": [int(step) for step in values.columns],
-        "values": [list(_rounded(row)) for row in values.to_numpy(np.float64)],
+        "of": [*count],
+        "values": [[*_row(row)] for row in values.to_numpy(object)],
     }
 
 
-def _rounded(values: Iterable[float]) -> Iterator[float | None]:
+def _row(values: np.ndarray) -> Iterator[Told]:
+    """What pandas fills in for cells without a row, NaN, is null."""
     for value in values:
-        yield float(f"{value:.3g}") if math.isfinite(value) else None
+        yield None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _told(value: float, undefined: str) -> Told:
+    if math.isfinite(value):
+        return float(f"{value:.3g}")
+    return _CODES.get(undefined) or ("n" if math.isnan(value) else "p" if value > 0 else "m")

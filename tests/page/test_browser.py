@@ -7,10 +7,12 @@ import shutil
 import subprocess
 from html import unescape
 
+import numpy as np
 import pytest
 
 import gatdiag
 from gatdiag.page import sections
+from tests.page.builder import build
 from tests.run.synthetic import synthetic_run
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -86,6 +88,37 @@ document.getElementById("found").textContent = JSON.stringify(found);
 })();
 """
 
+# All that is written on the chart, what is written below it, and what is said of two steps of the first layer.
+CHART = """
+const drawn = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  drawn.push(text);
+  write.call(this, text, ...place);
+};
+(async () => {
+const fold = document.querySelector("details[data-chart]");
+fold.open = true;
+fold.dispatchEvent(new Event("toggle"));
+await null;
+const written = [...drawn];
+const layer = fold.querySelectorAll("select")[1];
+layer.selectedIndex = 1;
+layer.dispatchEvent(new Event("change"));
+await null;
+const over = fold.querySelector(".u-over");
+const box = over.getBoundingClientRect();
+const told = [3, 12].map((step) => {
+  const point = { clientX: box.left + box.width * step / 23, clientY: box.top + 20, bubbles: true };
+  for (const kind of ["mouseenter", "mousemove"]) over.dispatchEvent(new MouseEvent(kind, point));
+  return fold.querySelector("output").textContent;
+});
+const found = { drawn: written, key: fold.lastChild.textContent, told };
+document.body.innerHTML = "<pre id='found'></pre>";
+document.getElementById("found").textContent = JSON.stringify(found);
+})();
+"""
+
 
 def browse(page, tmp_path, *flags):
     """Open a page; what the browser printed, and what it wrote to its console."""
@@ -120,13 +153,33 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["before"][1] == "none"
     chart = found["chart"]
     assert (chart["open"], chart["layer"], chart["drawn"]) == (True, chart["wanted"], 1)
-    assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.e-]+$", chart["told"])
+    assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.]+(\xa0\xd7\xa010[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?$", chart["told"])
     assert found["wide"] <= 0
     assert found["loaded"] == []
     assert found["focusable"]
     assert (found["empty"], found["cut"]) == (0, 0)
     assert found.get("unfolded") == (None if which == 0 else [False, True])
     assert width < 1280 or found["scrolled"] == {}, "the columns of each table that do not fit on the screen"
+
+
+def test_the_chart_of_a_training_that_blows_up_can_be_read(tmp_path):
+    norms = np.array([[1e-3, 0.2], [1.0, 1e-2], [2e4, 5e6], [7.15e12, 3e11], *[[np.nan, np.nan]] * 20])
+    run = build(tmp_path / "run", weights={"relative_gradient_norm": norms}, logged={"loss": [1.0] * 24})
+    page = gatdiag.report(run, tmp_path / "page.html")
+    text = re.sub(r"script-src 'sha256-[^']+'", "script-src 'unsafe-inline'", page.read_text())
+    page.write_text(text + f"<script>{CHART}</script>")
+    printed, console = browse(page, tmp_path, "--window-size=1280,900", "--dump-dom", "--timeout=20000")
+    assert console == []
+    found = json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
+    powers = [text for text in found["drawn"] if re.match("10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]", text)]
+    assert 4 <= len(powers) <= 8
+    assert all(len(text) <= 5 for text in powers)
+    steps = [text for text in found["drawn"] if re.fullmatch(r"[0-9.,]+", text)]
+    assert steps == [str(step) for step in range(0, 24, 2)]
+    assert found["drawn"].count("✕") == 20
+    assert found["key"].startswith("Green: 1\xa0\xd7\xa010⁻⁵ to 0.1, as in healthy trainings.")
+    assert "✕ NaN or infinite" in found["key"]
+    assert found["told"] == ["convs.0, step 3: 7.15\xa0\xd7\xa010¹²", "convs.0, step 12: NaN"]
 
 
 def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):

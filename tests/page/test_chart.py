@@ -1,9 +1,13 @@
 import json
 
 import numpy as np
+from matplotlib.colors import to_hex
 
+from gatdiag.figures.style import ordered_colors
 from gatdiag.page.chart import chart_data
+from tests.figures.odd_runs import recorded_run
 from tests.page.builder import NO_LAYERS, build
+from tests.run.synthetic import synthetic_meta
 
 GRADIENT = "parameters.relative_gradient_norm"
 
@@ -14,10 +18,36 @@ def test_each_layer_has_its_values_by_step(tmp_path):
     first, second = json.loads(chart_data(run, GRADIENT))
     assert first["layers"] == ["convs.0", "convs.1"]
     assert first["steps"] == [0, 1, 2]
-    assert first["values"] == [[1.0, 0.123, 3.0], [2.0, None, 4.0]]
+    assert first["values"] == [[1.0, 0.123, 3.0], [2.0, "p", 4.0]]
+    assert first["colors"] == [to_hex(color) for color in ordered_colors(2)]  # as in the figures
     assert first["log"]
     assert second["values"] == [[0.5] * 3, [0.25] * 3]
     assert [*json.loads(chart_data(run, "layers.relative_mu"))] == [second, first]
+
+
+def test_what_is_no_number_says_why_and_the_steps_are_those_of_the_run(tmp_path):
+    run = build(
+        tmp_path / "run",
+        layers={
+            "output_norm": [[1.0, 1.0], [1.0, 0.0], [np.nan, 1.0], [np.nan, -np.inf]],
+            "relative_mu": [[0.5, 0.5], [0.5, np.nan], [np.nan, np.inf], [np.nan, np.nan]],
+        },
+    )
+    norm, mu = json.loads(chart_data(run, "layers.output_norm"))
+    assert norm["steps"] == mu["steps"] == [0, 1, 2, 3]
+    assert mu["values"] == [[0.5, 0.5, "n", "n"], [0.5, "o", "p", "n"]]
+    assert norm["values"] == [[1.0, 1.0, "n", "n"], [1.0, 0.0, "n", "n"]]
+
+
+def test_the_steps_reach_as_far_as_the_run(tmp_path):
+    def rows(step):
+        measured = {"layers": {"layer": [0, 1], "relative_mu": [0.5, 0.25]}} if step < 2 else {}
+        return {"steps": {"loss": 1.0}, **measured}
+
+    run = recorded_run(tmp_path / "run", synthetic_meta(2, 2), rows, 6)
+    (mu,) = json.loads(chart_data(run, "layers.relative_mu"))
+    assert mu["steps"] == [0, 1, 5]
+    assert mu["values"] == [[0.5, 0.5, None], [0.25, 0.25, None]]
 
 
 def test_what_was_not_recorded_has_no_chart(tmp_path):
@@ -28,5 +58,6 @@ def test_a_chart_of_a_long_run_stays_small(tmp_path):
     run = build(tmp_path / "run", weights={"relative_gradient_norm": np.full((500, 100), 0.012345)})
     (only,) = json.loads(chart_data(run, GRADIENT))
     assert np.shape(only["values"]) == (80, 15)
+    assert only["of"] == [100, 500]
     assert (only["steps"][0], only["steps"][-1]) == (0, 499)
     assert (only["layers"][0], only["layers"][-1]) == ("convs.0", "convs.99")

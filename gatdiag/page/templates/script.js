@@ -20,6 +20,32 @@
     parent.append(around, " ");
     return made;
   };
+  // Numbers as in the figures and in the text.
+  const raised = (power) => String(power).replace(/[-\d]/g, (one) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(one)]);
+  const parts = (value, digits) => value.toExponential(digits).replace("-", (sign, at) => (at ? sign : "−")).split("e");
+  const number = (value) => {
+    const size = Math.abs(value);
+    if (value && (size < 1e-3 || size >= 1e5)) {
+      const [mantissa, exponent] = parts(value, 2);
+      return `${mantissa.replace(/\.?0+$/, "")}\u00a0×\u00a010${raised(Number(exponent))}`;
+    }
+    const text = size < 1000 ? String(Number(value.toPrecision(3))) : Math.round(value).toLocaleString("en");
+    return text.replace("-", "−");
+  };
+  const power = (value) => {
+    const [mantissa, exponent] = parts(value, 0);
+    return `${mantissa === "1" ? "" : `${mantissa}×`}10${raised(Number(exponent))}`;
+  };
+  const NO_NUMBERS = {
+    n: { kind: "broken", words: "NaN" }, p: { kind: "broken", words: "∞" }, m: { kind: "broken", words: "−∞" },
+    o: { kind: "o", words: "output is zero" }, g: { kind: "g", words: "gradient is zero" },
+  };
+  const MARKS = {
+    broken: { sign: "✕", color: "#d81b60", isTop: true, words: "NaN or infinite" },
+    zero: { sign: "▾", words: "exactly 0" }, below: { sign: "▿", words: "below 0" },
+    o: { sign: "◆", words: "output is zero" }, g: { sign: "■", words: "gradient is zero" },
+  };
+  const STEPS = Array.from({ length: 30 }, (_, one) => [1, 2, 5][one % 3] * 10 ** Math.floor(one / 3));
   const options = (select, names) => select.replaceChildren(...names.map((name, place) => new Option(name, place)));
   const chart = (fold) => {
     const quantities = JSON.parse(fold.dataset.chart);
@@ -29,51 +55,108 @@
     const log = control("input", "Logarithmic", controls);
     const told = fold.appendChild(document.createElement("output"));
     const place = fold.appendChild(document.createElement("div"));
+    const key = fold.appendChild(document.createElement("p"));
     log.type = "checkbox";
     options(quantity, quantities.map((one) => one.label));
     let plot, current;
     const draw = () => {
       plot?.destroy();
       const ink = getComputedStyle(document.body).color;
-      const { layers, steps, values, healthy } = current;
-      const shown = layers.map((_, one) => Number(layer.value) < 1 || Number(layer.value) - 1 === one);
-      const positive = (value) => (log.checked && value <= 0 ? null : value);
+      const { layers, colors, steps, values, healthy, of } = current;
+      const isLog = log.checked;
+      const isShown = (one) => Number(layer.value) < 1 || Number(layer.value) - 1 === one;
+      // A gap in a line: what was measured and is no number. What was not measured leaves none.
+      const height = (value) => (value === null ? undefined : typeof value === "string" || (isLog && value <= 0) ? null : value);
       const axis = { stroke: ink, grid: { stroke: "#8884", width: 1 } };
-      const ticks = (_, found) => found.map((one) => (one === null ? "" : String(Number(one.toPrecision(3)))));
+      const range = (u, low, high) => {
+        const known = (one) => one != null && (!isLog || one > 0);
+        const ends = [low, high, healthy[0], healthy[1] ?? healthy[0]].filter(known);
+        const [from, to] = [Math.min(...ends), Math.max(...ends)];
+        if (isLog) return [from / 1.5, to * 1.5];
+        const room = 0.05 * (to - from) || 0.05 * Math.abs(to) || 1;
+        return [from - room, to + room];
+      };
+      const decades = (u, _, low, high) => {
+        const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+        const every = Math.max(Math.ceil((last - first + 1) / 7), 1);
+        const found = [];
+        for (let power = Math.ceil(first / every) * every; power <= last; power += every) found.push(Number(`1e${power}`));
+        if (last - first > 1) return found;
+        for (let power = first - 1; power <= last; power += 1) for (const one of [2, 5]) found.push(Number(`${one}e${power}`));
+        return found.filter((one) => low <= one && one <= high).sort((one, other) => one - other);
+      };
+      const size = (_, labels) => 24 + 7 * Math.max(3, ...(labels ?? []).map((one) => one.length));
+      const seen = new Set();
       const band = (u) => {
-        const floor = u.scales.y.min;
-        const [top, bottom] = [healthy[1] ?? u.scales.y.max, Math.max(healthy[0], floor)].map((one) => u.valToPos(one, "y", true));
         const box = u.bbox;
+        const [top, bottom] = [healthy[1] ?? u.scales.y.max, isLog && healthy[0] <= 0 ? u.scales.y.min : healthy[0]].map((one) => u.valToPos(one, "y", true));
         const [from, to] = [Math.max(top, box.top), Math.min(bottom, box.top + box.height)];
-        u.ctx.fillStyle = "#4f9d7433";
+        u.ctx.fillStyle = "#009e7333";
         u.ctx.fillRect(box.left, from, box.width, Math.max(to - from, 0));
+        seen.clear();
+        if (to - from >= 2) seen.add("band");
+      };
+      // What has no place on the axis is marked at its edge, as in the figures.
+      const mark = (u) => {
+        const marked = new Set();
+        values.forEach((row, one) => isShown(one) && row.forEach((value, at) => {
+          const kind = value === null ? null : NO_NUMBERS[value]?.kind ?? (isLog && value <= 0 ? (value < 0 ? "below" : "zero") : null);
+          if (!kind || steps[at] < u.scales.x.min || steps[at] > u.scales.x.max) return;
+          seen.add(kind);
+          if (marked.has(`${kind} ${at}`)) return;
+          marked.add(`${kind} ${at}`);
+          const { sign, color, isTop } = MARKS[kind];
+          u.ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+          u.ctx.fillStyle = color ?? ink;
+          u.ctx.textAlign = "center";
+          u.ctx.textBaseline = "middle";
+          u.ctx.fillText(sign, u.valToPos(steps[at], "x", true), isTop ? u.bbox.top + 7 * devicePixelRatio : u.bbox.top + u.bbox.height - 7 * devicePixelRatio);
+        }));
+        explain();
+      };
+      const explain = () => {
+        const words = [];
+        const usual = healthy[1] === null ? `${number(healthy[0])} and more` : `${number(healthy[0])} to ${number(healthy[1])}`;
+        words.push(seen.has("band") ? `Green: ${usual}, as in healthy trainings.` : `Healthy trainings: ${usual}, too narrow to be seen on this scale.`);
+        if (layers.length > 1) words.push("From blue, the first layer, to gold, the last.");
+        for (const [kind, { sign, words: what }] of Object.entries(MARKS)) if (seen.has(kind)) words.push(`${sign} ${what}.`);
+        const drawn = [layers.length, steps.length];
+        ["layers", "steps"].forEach((what, one) => { if (drawn[one] < of[one]) words.push(`${drawn[one]} of ${of[one].toLocaleString("en")} ${what} are drawn.`); });
+        key.textContent = words.join(" ");
       };
       let nearest = Number(layer.value) || null;
       const tell = (u, series) => {
         nearest = series ?? nearest;
         const at = u.cursor.idx;
         if (!nearest || at == null) return;
-        const value = values[nearest - 1][at] ?? "not measured";
-        told.textContent = `${layers[nearest - 1]}, step ${steps[at].toLocaleString("en")}: ${value}`;
+        const value = values[nearest - 1][at];
+        const text = value === null ? "not measured" : NO_NUMBERS[value]?.words ?? number(value);
+        told.textContent = `${layers[nearest - 1]}, step ${steps[at].toLocaleString("en")}: ${text}`;
+      };
+      const alone = (u, one) => {
+        const data = u.data[one];
+        const has = (at) => data[at] != null;
+        return steps.map((_, at) => at).filter((at) => has(at) && !has(at - 1) && !has(at + 1));
       };
       plot = new uPlot({
         width: fold.clientWidth, height: 320, legend: { show: false }, focus: { alpha: 0.15 },
         cursor: { focus: { prox: 1e6 }, drag: { x: true, y: false } },
-        scales: { x: { time: false }, y: { distr: log.checked ? 3 : 1 } },
-        axes: [{ ...axis, label: "step" }, { ...axis, size: 80, values: ticks }],
+        scales: { x: { time: false }, y: { distr: isLog ? 3 : 1, range } },
+        axes: [
+          { ...axis, label: "step", incrs: STEPS, values: (_, found) => found.map((one) => one.toLocaleString("en")) },
+          { ...axis, size, values: (_, found) => found.map(isLog ? power : number), ...(isLog && { splits: decades, filter: (_, found) => found }) },
+        ],
         series: [{}, ...layers.map((name, one) => ({
-          label: name, show: shown[one], width: 1.5, spanGaps: true, points: { show: steps.length < 3, size: 6 },
-          stroke: `hsl(${265 - 215 * one / Math.max(layers.length - 1, 1)} 75% 50%)`,
+          label: name, show: isShown(one), width: 1.5, stroke: colors[one], points: { show: true, size: 6, filter: alone },
         }))],
-        hooks: { drawClear: [band], setSeries: [tell], setCursor: [(u) => tell(u)] },
-      }, [steps, ...values.map((row) => row.map(positive))], place);
+        hooks: { drawClear: [band], draw: [mark], setSeries: [tell], setCursor: [(u) => tell(u)] },
+      }, [steps, ...values.map((row) => row.map(height))], place);
     };
     const choose = () => {
       current = quantities[quantity.value];
       options(layer, ["all", ...current.layers]);
       log.checked = current.log;
-      const [low, high] = current.healthy;
-      told.textContent = `Green: ${high === null ? `${low} and more` : `${low} to ${high}`}, as in healthy trainings. From violet, the first layer, to yellow, the last.`;
+      told.textContent = "";
       draw();
     };
     quantity.addEventListener("change", choose);

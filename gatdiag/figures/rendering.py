@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, by_layer, curves, gradients, laws, overview, smoothing, weight_change
-from gatdiag.figures.axes import full_step_range
+from gatdiag.figures.axes import full_step_range, not_recorded
 from gatdiag.figures.figure import Figure
 from gatdiag.figures.style import SIZES, Canvas, Context, GivenAxes, plain_text, style_context, text_scale
 from gatdiag.run import Run
@@ -123,13 +123,20 @@ def draw(
         The axes, or an array of them if the figure has several panels. They do not include color bars.
 
     Raises:
-        InputError: There is no such figure, or the number of runs or axes does not fit it.
+        InputError: There is no such figure, the number of runs or axes does not fit it, or the runs have nothing of
+            what it draws.
 
     Example:
         ``gatdiag.figures.draw("chosen_layers", run, plt.subplots(1, 3)[1])``
     """
     _check_size(width, context)
     chosen, values = _figure(figure), table(figure, runs, **options)
+    if not len(values):
+        needs = [options["column"]] if "column" in options else chosen.needs
+        got = ", ".join(repr(run.name) for run in _as_list(runs)[:3])
+        raise InputError(
+            f"figure {chosen.name!r} expects a run with {' or '.join(needs)}, got {got}; {not_recorded(*needs)}"
+        )
     if ax is None:
         with style_context(context=context):
             page = _new_figure(chosen, values, SIZES[width], 100, context)

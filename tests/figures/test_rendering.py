@@ -16,6 +16,7 @@ from gatdiag.errors import InputError
 from gatdiag.figures import FIGURES, draw, figures_for, plot, render, render_document, save_figures, table
 from gatdiag.figures.rendering import _draw_figure
 from tests.figures.odd_runs import recorded_run
+from tests.page.builder import build
 from tests.run.synthetic import synthetic_meta
 
 _QUICK = ("compared_curves", "training_curves", "unchanged_fraction")
@@ -146,6 +147,30 @@ def test_a_legend_on_ones_own_axes_covers_neither_curves_nor_labels(runs):
 def test_a_wrong_number_of_axes_is_an_error(runs):
     with pytest.raises(InputError, match=r"expects 3 axes, one for each panel, in reading order.*got 1"):
         draw("chosen_layers", runs["ordinary"], matplotlib.figure.Figure().subplots())
+
+
+@pytest.mark.parametrize(
+    ("figure", "options", "message"),
+    [
+        (
+            "accuracy_by_depth",
+            {},
+            r"expects .*\.val_accuracy or .*got 'run'; not recorded: .*recorder\.log",
+        ),
+        (
+            "by_layer",
+            {"column": "layers.effective_rank"},
+            r'\.effective_rank, got .*metrics=\["effective_rank"\]',
+        ),
+    ],
+)
+def test_nothing_to_draw_is_an_error_and_leaves_ones_axes_alone(tmp_path, figure, options, message):
+    run = build(tmp_path / "run", logged={"loss": [1.0, 0.5]}, name="run")
+    axes = matplotlib.figure.Figure().subplots()
+    with pytest.raises(InputError, match=message):
+        draw(figure, run, axes, **options)
+    assert axes.axison
+    assert not axes.texts
 
 
 def test_what_is_no_run_and_no_axes_is_an_error(runs):

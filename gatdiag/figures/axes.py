@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 from matplotlib.typing import ColorType
@@ -47,13 +48,14 @@ MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height 
     "below": ("v", "#000000", "outside the axis range", 0.02),
 }
 HEALTHY_RANGE = "nine in ten layers of healthy trainings"  # what a green band is called
-_MARKED = 30  # marks of a kind per line
+_MARKED, _MARKED_LAYERS = 30, 150  # marks of a kind per line over steps, and over layers, of which none is left out
 _MOST_RANKS = 8  # rows of marks at an edge
 _LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that rounding errors look flat
 _DECADES = 1.5  # by which outliers may widen a logarithmic axis
 _DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are labeled
 _LAID_OUT = 0.75  # share of the axes' width that is left once labels and color bars are laid out
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+Handle: TypeAlias = Artist | tuple[Artist, ...]  # of a legend
 Floats: TypeAlias = NDArray[np.float64]
 Curve: TypeAlias = tuple[pd.DataFrame, Mapping[str, Any]]  # a line's table and style, see `draw_lines`
 
@@ -157,8 +159,8 @@ def draw_lines(
         has_own_marks: Whether values that cannot be drawn are marked in the color of their line, side by side.
 
     Returns:
-        Legend handles: the labeled lines (or the mark, where nothing of a line is seen), then the marks that were
-        needed.
+        Legend handles: the labeled lines of which something can be seen (or the mark, if lines have their own), then
+        the marks that were needed.
     """
     drawn = [table[name] for table, _ in curves for name in ("value", "low", "high") if name in table.columns]
     extent = pd.concat(drawn) if drawn else []
@@ -175,12 +177,21 @@ def draw_lines(
                 axes.fill_between(
                     places, low, high, None, color=artist.get_color(), alpha=0.18, linewidth=0, zorder=1.5
                 )
-        own = artist.get_color() if has_own_marks else None
-        marked = mark_hidden(axes, places, values, table.get("undefined"), color=own, rank=rank if own else 0)
+        own, most = artist.get_color() if has_own_marks else None, _MARKED if x == "step" else _MARKED_LAYERS
+        undefined = table.get("undefined")
+        marked = mark_hidden(axes, places, values, undefined, most, color=own, rank=rank if own else 0)
         needed, rank = needed | marked, rank + bool(marked)
-        if "label" in style:
-            handles.append(artist if seen.any() or not own else _mark_handle("broken", str(style["label"]), own))
+        if "label" in style and is_visible(axes, shown):
+            handles.append(artist)
+        elif "label" in style and own:
+            handles.append(_mark_handle("broken", str(style["label"]), own))
     return handles + mark_handles(needed, MUTED if has_own_marks else None)
+
+
+def is_visible(axes: Axes, values: Floats) -> bool:
+    """Whether some of the values, of which none is infinite, are within the limits of the y axis."""
+    low, high = axes.get_ylim()
+    return bool(((values >= low) & (values <= high)).any())
 
 
 def _is_visible_band(axes: Axes, low: Floats, high: Floats) -> bool:
@@ -204,6 +215,7 @@ def mark_hidden(
     x: NDArray[Any],
     y: Floats,
     undefined: Sequence[str] | pd.Series | None = None,
+    most: int = _MARKED_LAYERS,
     *,
     color: ColorType | None = None,
     rank: int = 0,
@@ -215,6 +227,7 @@ def mark_hidden(
         x: The x values.
         y: The y values.
         undefined: For each value a key of `MARKS` if it is NaN for a known reason (0 / 0), else "".
+        most: How many marks of a kind there may be.
         color: That of the line, by default of the kind of mark.
         rank: How many lines were marked before: their marks are farther out.
 
@@ -237,7 +250,7 @@ def mark_hidden(
     for case, hit in cases.items():
         marker, usual, _, height = MARKS[case]
         height += (0.04 if height < 0.5 else -0.04) * min(rank, _MOST_RANKS)
-        places = x[hit][evenly_spaced(int(hit.sum()), _MARKED)]
+        places = x[hit][evenly_spaced(int(hit.sum()), most)]
         axes.plot(places, np.full(len(places), height), marker, color=color or usual, markersize=3,
                   markeredgewidth=0.8, transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return set(cases)
@@ -353,15 +366,25 @@ def add_color_key(figure: Canvas, axes: Sequence[Axes], labels: Sequence[str], t
     bar.outline.set_linewidth(0.4)
 
 
-def add_legend_below(figure: Canvas, handles: Iterable[Artist]) -> None:
-    """Add a legend below the figure, if there are handles: each label once, the marks of `MARKS` last."""
+def add_legend_below(figure: Canvas, handles: Iterable[Handle]) -> None:
+    """Add a legend below the figure, if there are handles: each label once, the marks of `MARKS` last.
+
+    Several artists together are one entry, with the label of the first.
+    """
     marks = {label for _, _, label, _ in MARKS.values()}
-    entries: dict[str, Artist] = {}
-    for handle in sorted(handles, key=lambda handle: handle.get_label() in marks):
-        entries.setdefault(str(handle.get_label()), handle)
+    entries: dict[str, Any] = {}
+    for handle in sorted(handles, key=lambda handle: _label(handle) in marks):
+        entries.setdefault(_label(handle), handle)
     if entries:
         columns = _legend_columns([*entries], width_inches(figure))
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+        figure.legend(
+            list(entries.values()), list(entries), loc="outside lower center", ncols=columns,
+            handler_map={tuple: HandlerTuple(ndivide=None)},
+        )  # fmt: skip
+
+
+def _label(handle: Handle) -> str:
+    return str((handle[0] if isinstance(handle, tuple) else handle).get_label())
 
 
 def legend_height(labels: Sequence[str], width: float) -> float:

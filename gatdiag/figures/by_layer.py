@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -18,9 +19,10 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
+from gatdiag.names import join_names
 from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
-from gatdiag.summary import compared_series, describe_steps, typical_values
+from gatdiag.summary import compared_series, describe_steps, typical_values, why_undefined
 
 DEFAULT = "parameters.relative_gradient_norm"
 
@@ -43,14 +45,16 @@ def data(
 
     Returns:
         column, line, curve ("at step 0", "at step 90", "median over training"; the last one is what the figure is
-        about), layer, value, is_concerned.
+        about), layer, value, undefined (as from `why_undefined`), is_concerned.
     """
-    series = compared_series(run, column)
+    columns = ("column", "line", "curve", "layer", "value", "undefined", "is_concerned")
+    series = compared_series(run, column).assign(undefined=why_undefined(run, column))
     if not len(series):
-        return tidy([], "column", "line", "curve", "layer", "value", "is_concerned")
+        return tidy([], *columns)
     known = typical_values(series, steps)
     layers = [layer for layer in series["layer"].cat.categories if layer in known]
     main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
+    main["undefined"] = ""
     curves = {describe_steps(series, (step,)): series[series["step"] == step] for step in _ends(series["step"])}
     about = describe_steps(series, steps)
     curves = {label: part for label, part in curves.items() if label != about} | {about: main}
@@ -58,7 +62,7 @@ def data(
         part.assign(column=column, line=line, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
         for curve, part in curves.items()
     ]
-    return tidy(parts, "column", "line", "curve", "layer", "value", "is_concerned")
+    return tidy(parts, *columns)
 
 
 def _ends(steps: pd.Series) -> tuple[int, int]:
@@ -89,8 +93,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     marked = last[last["is_concerned"] & ~last["value"].between(low, high)]
     if 0 < len(marked) < len(names):
         (ring,) = axes.plot(
-            marked["place"], marked["value"], "o", markersize=8, markerfacecolor="none", color=COLORS[1],
-            label="layers of the finding",
+            marked["place"], marked["value"].clip(*axes.get_ylim()), "o", markersize=8, markerfacecolor="none",
+            color=COLORS[1], label="layers of the finding", clip_on=False,
         )  # fmt: skip
         entries.append(ring)
     axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
@@ -114,11 +118,21 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
     axes.set_ylim(bottom, top)
 
 
+def _words(table: pd.DataFrame) -> tuple[str, str]:
+    known = table[np.isfinite(table["value"])]
+    curves = [f"{curve} (black)" if curve == table["curve"].iloc[-1] else curve for curve in known["curve"].unique()]
+    has_range = table["column"].iloc[0] in HEALTHY
+    return (
+        f"By layer, {join_names(curves) or 'without a finite value'}.{_GREEN if has_range else ''}",
+        BY_LAYER.interpretation if has_range else "Layers that are orders of magnitude apart do not train alike.",
+    )
+
+
+_GREEN = " In the green range are nine in ten layers of healthy trainings."
 BY_LAYER = Figure(
     name="by_layer",
     title="One quantity by layer, beside healthy trainings",
-    caption="By layer, at the first and the last recorded step, and at the steps in question (black). In the "
-    "green range are nine in ten layers of healthy trainings.",
+    caption="By layer, at the first and the last recorded step, and at the steps in question (black)." + _GREEN,
     interpretation="Layers whose black dots are in the green range are as in networks that train. Far outside of it, "
     "or orders of magnitude apart from each other, they are not.",
     paper="",
@@ -126,5 +140,6 @@ BY_LAYER = Figure(
     needs=(DEFAULT,),
     data=data,
     draw_table=draw,
+    wording=_words,
     height=lambda table, width: 2.4 + layer_label_height(table),
 )

@@ -21,6 +21,7 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import Figure, axis_label, equations, tidy
 from gatdiag.figures.style import Canvas, category, is_wide, plain_text
+from gatdiag.names import join_names
 from gatdiag.run import Run
 from gatdiag.summary import (
     UNNAMED,
@@ -45,6 +46,7 @@ _MAX_KINDS = 4  # of scores, one panel each
 _OTHERS = "other runs"
 _FAR = 1e3  # of the median: values that may be outside of the axis
 _MARKS = [MARKS[case][2] for case in ("broken", "above")]
+_AMID_MARKS = (0.0, 0.04, 1.0, 0.91)  # where in the axes a legend hides no mark at the edge
 _POINTS = 150  # on a line that summarizes several runs
 _SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
@@ -110,8 +112,9 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
         share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # not a percentage
         include = share if is_score else (0.0,) if panel != "loss" else ()
         handles = draw_lines(axes, curves, log=False if is_score else None, include=include)
-        if len(handles) > 1:
-            axes.legend(handles=handles, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8)
+        if len(handles) > 1 or any(handle.get_linestyle() == "None" for handle in handles):
+            axes.legend(handles=handles, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8,
+                        loc="best", bbox_to_anchor=_AMID_MARKS)  # fmt: skip
         best = table["best_step"].iloc[0]
         if pd.notna(best) and is_score:
             axes.axvline(float(best), color="#888888", linewidth=0.7, linestyle=":", zorder=1)
@@ -130,13 +133,29 @@ def _height(table: pd.DataFrame, width: float) -> float:
     return 1.9 * -(-count // 3) if is_wide(width) else 1.55 * count
 
 
+_READ = {
+    "loss": "If the loss stays where it started, the network does not train.",
+    axis_label("steps.gradient_norm"): "A gradient norm that is small from the start goes with that; if it falls as "
+    "the loss does, training has converged.",
+}
+
+
+def _words(table: pd.DataFrame) -> tuple[str, str]:
+    loss, gradient = _NOT_SCORES
+    drawn = table.groupby("panel", sort=False)["name"].nunique()
+    said = {loss: f"the logged loss{'es' if drawn.get(loss, 0) > 1 else ''}",
+            gradient: "the norm of the gradient of all parameters together"}  # fmt: skip
+    best = "; the best step is dotted" if not {*drawn.index} <= {*said} and table["best_step"].notna().any() else ""
+    caption = join_names([said.get(str(panel), str(panel)) for panel in drawn.index])
+    return f"{caption[0].upper()}{caption[1:]}{best}.", " ".join(_READ[panel] for panel in said if panel in drawn)
+
+
 TRAINING_CURVES = Figure(
     name="training_curves",
-    title="Learning curves: loss, scores and gradient norm",
-    caption="Logged losses and scores (accuracy, AUC, F1, ...), the best step dotted, and where there is room the norm "
-    "of the gradient of all parameters together.",
-    interpretation="If the loss stays where it started and the gradient norm is small from the start, the network "
-    "does not train. If both fall together, training has converged.",
+    title="Learning curves",
+    caption="Logged losses and scores (accuracy, AUC, F1, ...), the best step dotted, and the norm of the gradient of "
+    "all parameters together.",
+    interpretation=" ".join(_READ.values()),
     equation=equations("steps.gradient_norm"),
     paper="",
     group="training",
@@ -144,6 +163,7 @@ TRAINING_CURVES = Figure(
     data=training_curves_data,
     draw_table=draw_training_curves,
     height=_height,
+    wording=_words,
 )
 
 

@@ -131,7 +131,7 @@ SMOOTHING_BY_LAYER = Figure(
     name="smoothing_by_layer",
     title="Oversmoothing of outputs and gradients by layer",
     caption="For each layer's output X and its gradient, at a few steps of training: μ, the distance of the rows from "
-    "their mean over the nodes; μ relative to the norm; and the norm.",
+    "their mean; μ relative to the norm; and the norm.",
     interpretation="Relative μ of the output that falls toward 0 with depth is oversmoothing; relative μ of the "
     "gradient that falls toward 0 from the last layer to the first is oversmoothing of gradients. If μ falls only as "
     "fast as the norm, outputs or gradients vanish, which is a different problem. μ of the gradient that grows toward "

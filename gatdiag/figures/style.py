@@ -10,16 +10,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.typing import ColorType
 
 from gatdiag.errors import InputError
@@ -33,7 +32,8 @@ class GivenAxes:
     def __init__(self, axes: Sequence[Axes]) -> None:
         self.axes = list(axes)
         figure: Any = self.axes[0].get_figure()
-        self._entries: tuple[list[Artist], list[str]] = [], []
+        self._entries: tuple[list[Any], list[str]] = [], []
+        self._handlers: Any = None
         self.bbox, self.dpi, self.text, self.colorbar = figure.bbox, figure.dpi, figure.text, figure.colorbar
 
     def take(self, count: int) -> list[Axes]:
@@ -50,9 +50,9 @@ class GivenAxes:
         grid = np.array(self.take(rows * columns), dtype=object).reshape(rows, columns)
         return grid[0, 0] if grid.size == 1 else grid.squeeze()
 
-    def legend(self, handles: Sequence[Artist], labels: Sequence[str], **_: Any) -> None:
+    def legend(self, handles: Sequence[Any], labels: Sequence[str], *, handler_map: Any = None, **_: Any) -> None:
         """Keep the legend for `finish`: where it has its place is known when all labels are."""
-        self._entries = [*handles], [*labels]
+        self._entries, self._handlers = ([*handles], [*labels]), handler_map
 
     def finish(self) -> None:
         """Add the legend below the labels of the last panel, no wider than that, so that it covers no curve."""
@@ -64,8 +64,16 @@ class GivenAxes:
         labels = axes.xaxis.get_tightbbox()
         below = 0.0 if labels is None else (axes.bbox.y0 - labels.y0) * points / size
         words = ["\n".join(textwrap.wrap(label, letters)) for label in self._entries[1]]
-        axes.legend(self._entries[0], words, fontsize="small", frameon=False, loc="upper center",
-                    bbox_to_anchor=(0.5, 0.0), borderaxespad=below + 0.3)  # fmt: skip
+        axes.legend(
+            self._entries[0],
+            words,
+            fontsize="small",
+            frameon=False,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            borderaxespad=below + 0.3,
+            handler_map=self._handlers,
+        )
 
 
 Canvas: TypeAlias = Figure | SubFigure | GivenAxes
@@ -76,7 +84,6 @@ _SIZE = 7.0  # points of the text of a paper, in which what is laid out in inche
 
 Context: TypeAlias = Literal["paper", "notebook", "talk"]
 SETTINGS: dict[Any, Any] = {  # on top of seaborn's style and context
-    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same text sizes everywhere
     "mathtext.fontset": "dejavusans",
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), "#000000"),
     "axes.titley": 1.0,  # fixed, so that each layout pass need not search for it
@@ -89,6 +96,11 @@ SETTINGS: dict[Any, Any] = {  # on top of seaborn's style and context
     "pdf.fonttype": 42,
     "agg.path.chunksize": 0,
 }
+_WIDE_FONTS = (  # with the letters of many languages, for those that DejaVu Sans lacks
+    *(f"Noto Sans CJK {region}" for region in ("SC", "JP", "KR", "TC")), "Source Han Sans", "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans", "Arial Unicode MS",
+    "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Unifont",
+)  # fmt: skip
 _LENGTHS = {"axes.labelpad": 2.5, "axes.titlepad": 4.0, "xtick.major.pad": 2.0, "ytick.major.pad": 2.0}  # points
 _THIN = ("axes.linewidth", "grid.linewidth", "major.width", "minor.width", "major.size", "minor.size")  # of seaborn's
 
@@ -186,11 +198,15 @@ def style_context(salt: str = "gatdiag", context: Context = "paper", *, as_paths
         pads: dict[Any, float] = {key: value * text_scale(context) for key, value in _LENGTHS.items()}
         drawn_as: dict[Any, str] = {"svg.hashsalt": salt, "svg.fonttype": "path" if as_paths else "none"}
         mpl.rcParams.update({**sns.axes_style("ticks"), **sized, **thin, **SETTINGS, **pads, **drawn_as})
+        # the first ships with matplotlib: the same text sizes everywhere
+        mpl.rcParams["font.sans-serif"] = ["DejaVu Sans", *_fallbacks()]
         yield
 
 
 def plain_text(name: object, limit: int = 40) -> str:
     r"""A name that matplotlib draws literally: dollars escaped, one line, only glyphs of the font, middle elided.
+
+    Letters that no font on this machine has are escaped, as in ``ascii``.
 
     Example:
         >>> print(plain_text("cost in $"), plain_text("a\nb"), plain_text("x" * 50, 9))
@@ -234,9 +250,21 @@ def _to_glyph(letter: str) -> str:
         return " "
     if kind in ("Cf", "Cs", "Mn", "Me"):  # directions, joiners, surrogates, stacks of accents
         return ""
-    return letter if ord(letter) in _glyphs() else "\N{REPLACEMENT CHARACTER}"
+    is_known = ord(letter) in _glyphs(tuple(mpl.rcParams["font.family"]), tuple(mpl.rcParams["font.sans-serif"]))
+    return letter if is_known else letter.encode("ascii", "backslashreplace").decode()
 
 
 @cache
-def _glyphs() -> frozenset[int]:
-    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+def _glyphs(families: tuple[str, ...], sans_serif: tuple[str, ...]) -> frozenset[int]:
+    """The characters of the fonts that matplotlib draws with under these settings, of those with sure names."""
+    names = {name for family in families for name in (sans_serif if family == "sans-serif" else (family,))}
+    there = sorted(names & {entry.name for entry in fontManager.ttflist})
+    known = [get_font(findfont(FontProperties(family=name))).get_charmap() for name in there]
+    return frozenset(chain.from_iterable(known)) if known else _glyphs(("DejaVu Sans",), ())
+
+
+@cache
+def _fallbacks() -> tuple[str, ...]:
+    """Those of `_WIDE_FONTS` that are on this machine."""
+    there = {entry.name for entry in fontManager.ttflist}
+    return tuple(name for name in _WIDE_FONTS if name in there)

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from gatdiag.figures.axes import (
     HEALTHY_RANGE,
+    Handle,
     add_legend_below,
     layer_axis,
     layer_label_height,
@@ -54,16 +55,20 @@ def _data(*columns: str) -> Callable[[Run], pd.DataFrame]:
 def draw_changed(table: pd.DataFrame, figure: Canvas) -> None:
     """Draw one panel per role, in which bars of larger changes are in front of those of smaller ones."""
     parts, entries = list(table.groupby("role", sort=False)), list[Artist]()
+    swatches: dict[str, tuple[Patch, ...]] = {}
     for axes, (role, part) in zip(panels(figure, len(parts)), parts, strict=True):
         shares = {words: 1 - part[of] if of == "unchanged_fraction" else part[of] for of, words in _LEVELS.values()}
         shade = LinearSegmentedColormap.from_list("shade", ["white", ROLE_STYLES[str(role)]["color"]])
         _draw_shares(axes, part, shares, [shade(level) for level in _LEVELS], _HATCHES[str(role)])
+        for level, (_, words) in _LEVELS.items():
+            swatch = Patch(
+                facecolor=shade(level), edgecolor="black", linewidth=0.3, hatch=_HATCHES[str(role)], label=words
+            )
+            swatches[words] = (*swatches.get(words, ()), swatch)
         axes.set(ylabel=f"share of {role}s")
         entries += axes.get_legend_handles_labels()[0]
-    entries = [Patch(color=str(1 - level), label=words) for level, (_, words) in _LEVELS.items()] + [
-        entry for entry in entries if entry.get_label() == _UNDEFINED
-    ]
-    _finish(figure, table, entries)
+    undefined = [entry for entry in entries if entry.get_label() == _UNDEFINED]
+    _finish(figure, table, [*swatches.values(), *undefined])
 
 
 def draw_unchanged(table: pd.DataFrame, figure: Canvas) -> None:
@@ -119,7 +124,7 @@ def _layers_below(axes: Axes, names: list[str]) -> None:
     layer_axis(axes, names)
 
 
-def _finish(figure: Canvas, table: pd.DataFrame, entries: list[Artist]) -> None:
+def _finish(figure: Canvas, table: pd.DataFrame, entries: Sequence[Handle]) -> None:
     """Title the first panel with the weights that are compared, and add the legend."""
     figure.axes[0].set_title(plain_text(f"initial → {table['source'].iloc[0]}"), loc="left")
     add_legend_below(figure, entries)

@@ -298,7 +298,7 @@ def test_a_document_has_a_page_for_each_figure_with_its_title_and_run(runs, grow
     assert content.startswith(b"%PDF")
     assert content.count(b"/Type /Page ") == len(said) == 5
     assert said[0] == "Learning curves of all runs"
-    assert said[1] == f"Learning curves: loss, scores and gradient norm: {grown[0].name}"
+    assert said[1] == f"Learning curves: {grown[0].name}"
 
 
 def test_a_document_is_the_same_each_time(runs, monkeypatch):

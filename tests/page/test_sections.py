@@ -140,7 +140,7 @@ def test_figures_without_any_of_their_columns_are_named_and_not_drawn(tmp_path):
     (section,) = run_sections([build(tmp_path / "run", logged={"loss": [2.0, 1.0]})])
     drawn = {block.figure.title for block in section.figures}
     assert drawn == {"Relative gradient norms by layer, and the loss"}
-    assert section.evidence.figure.title == "Learning curves: loss, scores and gradient norm"
+    assert section.evidence.figure.title == "Learning curves"
     assert "No figure 'Violation of the conservation law: delta': not recorded: delta; no conservation law" in " ".join(
         section.remarks
     )

@@ -24,6 +24,7 @@ from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quant
 from gatdiag.run import Run
 from gatdiag.summary import compared_series, describe_steps, typical_values, why_undefined
 
+_NEAR = 0.01  # share of the range of values within which lines cannot be told apart
 DEFAULT = "parameters.relative_gradient_norm"
 
 
@@ -78,10 +79,13 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         {"color": COLORS[0], "linestyle": "--", "linewidth": 1.0},
         {"color": "black", "linewidth": 1.6},
     )
-    curves, parts = [], list(table.groupby("curve", sort=False))
-    for (label, part), style in zip(parts, styles[-len(parts) :], strict=True):
+    labels = table["curve"].unique()
+    looks = dict(zip(labels, styles[-len(labels) :], strict=True))
+    curves = []
+    for label, part in _told_apart(table).groupby("curve", sort=False):
+        style = looks.get(str(label), styles[-1])
         ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
-        curves.append((ordered, {**style, "label": plain_text(label), "marker": ".", "markersize": 4}))
+        curves.append((ordered, {**style, "label": plain_text(label, 60), "marker": ".", "markersize": 4}))
     is_log, known = quantity.is_over_orders, table["value"]
     scale: dict[str, Any] = {"log": is_log, "include": () if is_log else (0.0, 1.0)}
     if is_log and column in HEALTHY and not (known > 0).any():  # zeros are marked below the range
@@ -103,6 +107,24 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     add_legend_below(figure, entries)
 
 
+def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """Without curves that lie under the last one, which is named after them, too."""
+    is_log = get_quantity(str(table["column"].iloc[0])).is_over_orders
+    values = table["value"].where(table["value"] > 0) if is_log else table["value"]
+    heights = pd.Series(np.log10(values) if is_log else values).where(np.isfinite(values))
+    *others, last = table["curve"].unique()
+    place = heights.groupby([table["curve"], table["layer"].astype(str)]).first().unstack(0)
+    near = max(_NEAR * (heights.max() - heights.min()), _NEAR / 10)
+    covered = [each for each in others if place[each].notna().any() and _is_under(place[each], place[last], near)]
+    table = table[~table["curve"].isin(covered)]
+    return table.assign(curve=table["curve"].replace(last, ", ".join(filter(None, [last, join_names(covered)]))))
+
+
+def _is_under(curve: "pd.Series[float]", other: "pd.Series[float]", near: float) -> bool:
+    drawn = curve.notna()
+    return bool(((curve - other).abs()[drawn] <= near).all())
+
+
 def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
     """Draw the range of healthy trainings and the threshold."""
     bottom, top = axes.get_ylim()
@@ -119,6 +141,7 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
 
 
 def _words(table: pd.DataFrame) -> tuple[str, str]:
+    table = _told_apart(table)
     known = table[np.isfinite(table["value"])]
     curves = [f"{curve} (black)" if curve == table["curve"].iloc[-1] else curve for curve in known["curve"].unique()]
     has_range = table["column"].iloc[0] in HEALTHY

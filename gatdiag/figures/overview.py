@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.artist import Artist
 
 from gatdiag.diagnosis.facts import is_conv
-from gatdiag.figures.axes import add_legend_below, draw_lines, layer_names, not_recorded, note, step_axis
+from gatdiag.figures.axes import add_legend_below, draw_lines, layer_names, not_recorded, note, power_of_ten, step_axis
 from gatdiag.figures.figure import GATS, TAMING, Figure, axis_label, equations, tidy
 from gatdiag.figures.heat import (
     HeatKind,
@@ -162,7 +162,8 @@ def _shown(table: pd.DataFrame) -> list[str]:
 def _words(table: pd.DataFrame) -> tuple[str, str]:
     maps = table[table["quantity"] != "loss"]
     is_sparse = bool((maps["recorded"] < maps["until"] - maps["step"]).any())
-    shown = {*table["quantity"]} | ({"sparse"} if is_sparse else set())
+    is_known = bool(np.isfinite(maps.loc[maps["quantity"] != _IMBALANCE, "value"]).any())
+    shown = {*table["quantity"]} | ({"sparse"} if is_sparse else set()) | ({"range"} if is_known else set())
     return _text(_CAPTIONS, shown), _text(_READ, shown)
 
 
@@ -170,16 +171,17 @@ def _text(parts: Mapping[str, str], shown: Collection[str]) -> str:
     return " ".join(text for about, text in parts.items() if about in shown)
 
 
-_LOW, _HIGH = (f"{end:g}" for end in HEALTHY[_GRADIENTS])
+_LOW, _HIGH = map(power_of_ten, HEALTHY[_GRADIENTS])
 _CAPTIONS = {
     "loss": "Top: the training loss.",
     "relative gradient norm": "For each layer (first layer on top) and step, the relative gradient norm of the feature "
-    "weights. Green beside a color bar is the range of nine in ten layers of healthy trainings.",
-    _ATTENTION: "In the same colors, that of the attention vectors.",
-    _NODES: "μ, the distance of the layer output from its mean over the nodes, relative to its norm.",
-    _ROWS: "μ, the distance of the layer output from its mean over the rows, relative to its norm.",
-    _IMBALANCE: "c of the most unbalanced neuron, over the mean squared norm of a neuron's weights in that layer, in "
-    "the same colors in every run.",
+    "weights.",
+    _ATTENTION: "Then, in the same colors, that of the attention vectors.",
+    _NODES: "Then μ, the distance of the layer output from its mean over the nodes, relative to its norm.",
+    _ROWS: "Then μ, the distance of the layer output from its mean over the rows, relative to its norm.",
+    _IMBALANCE: "Last, c of the most unbalanced neuron, over the mean squared norm of a neuron's weights in that "
+    "layer; its colors are the same in every run.",
+    "range": "Green beside a color bar is the range of nine in ten layers of healthy trainings.",
     "sparse": "A color lasts until the next recorded step; ticks above mark these.",
 }
 _READ = {
@@ -191,8 +193,8 @@ _READ = {
     _ROWS: "Differences between rows that darken from top to bottom, to below the green range, are lost on the way.",
     _IMBALANCE: "In the last map, pale is balanced; brown are neurons whose incoming weights outweigh the outgoing "
     "ones, blue the reverse; at 1 the difference is as large as the weights. It has no healthy range: random weights "
-    "start at 0.3 and more, and most networks train from there. Gradient descent with small steps keeps c as it is, so "
-    "that deep attention networks may stay stuck; Adam and weight decay do not keep it.",
+    "start at 0.3 and more, and most networks train from there. Gradient descent with small steps keeps c as it is; "
+    "Adam and weight decay do not.",
 }
 
 

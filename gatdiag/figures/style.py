@@ -84,6 +84,7 @@ _SIZE = 7.0  # points of the text of a paper, in which what is laid out in inche
 
 Context: TypeAlias = Literal["paper", "notebook", "talk"]
 SETTINGS: dict[Any, Any] = {  # on top of seaborn's style and context
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same text sizes everywhere
     "mathtext.fontset": "dejavusans",
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), "#000000"),
     "axes.titley": 1.0,  # fixed, so that each layout pass need not search for it
@@ -198,8 +199,7 @@ def style_context(salt: str = "gatdiag", context: Context = "paper", *, as_paths
         pads: dict[Any, float] = {key: value * text_scale(context) for key, value in _LENGTHS.items()}
         drawn_as: dict[Any, str] = {"svg.hashsalt": salt, "svg.fonttype": "path" if as_paths else "none"}
         mpl.rcParams.update({**sns.axes_style("ticks"), **sized, **thin, **SETTINGS, **pads, **drawn_as})
-        # the first ships with matplotlib: the same text sizes everywhere
-        mpl.rcParams["font.sans-serif"] = ["DejaVu Sans", *_fallbacks()]
+        mpl.rcParams["font.family"] = ["sans-serif", *_fallbacks()]
         yield
 
 
@@ -255,15 +255,12 @@ def _to_glyph(letter: str) -> str:
 
 
 @cache
-def _glyphs(families: tuple[str, ...], sans_serif: tuple[str, ...]) -> frozenset[int]:
-    """The characters of the fonts that matplotlib draws with under these settings, of those with sure names."""
-    names = {name for family in families for name in (sans_serif if family == "sans-serif" else (family,))}
-    there = sorted(names & {entry.name for entry in fontManager.ttflist})
-    known = [get_font(findfont(FontProperties(family=name))).get_charmap() for name in there]
-    return frozenset(chain.from_iterable(known)) if known else _glyphs(("DejaVu Sans",), ())
+def _glyphs(families: tuple[str, ...], _sans_serif: tuple[str, ...]) -> frozenset[int]:
+    """The characters of the fonts that matplotlib draws with under these settings."""
+    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in families]
+    return frozenset(chain.from_iterable(font.get_charmap() for font in fonts))
 
 
-@cache
 def _fallbacks() -> tuple[str, ...]:
     """Those of `_WIDE_FONTS` that are on this machine."""
     there = {entry.name for entry in fontManager.ttflist}

@@ -43,7 +43,7 @@ _DECIMALS = re.compile(rb"(\.\d)\d+")
 _UNSEEN = re.compile(
     rb"<metadata>.*?</metadata>|(?<=>)\s+(?=<)| transform='rotate\(-0 [^']*'| id='[A-Za-z2.]+_\d+'", re.DOTALL
 )
-_FONT, _TAG = re.compile(rb"'([\w ]+)'(?=, )"), re.compile(rb"<[^>]*>")
+_FONT, _TAG = re.compile(rb"'([\w ]+)'"), re.compile(rb"<[^>]*>")
 
 
 _DASHES = {  # line style -> lengths of dashes and gaps, in widths of the line

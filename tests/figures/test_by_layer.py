@@ -62,3 +62,47 @@ def test_every_quantity_with_a_range_is_a_recorded_one(column):
     group, _, name = column.partition(".")
     assert name in {quantity.name for quantity in columns(group)}
     assert HEALTHY[column][0] < HEALTHY[column][1]
+
+
+def legend(canvas):
+    return [text.get_text() for legend in canvas.legends for text in legend.get_texts()]
+
+
+def test_a_curve_that_lies_under_the_median_is_named_with_it(tmp_path):
+    still = build(tmp_path / "run", weights={"relative_gradient_norm": [[1e-2, 1e-4], [2e-3, 2e-4], [2e-3, 2e-4]]})
+    canvas = drawn(BY_LAYER, table(BY_LAYER, [still]))
+    assert legend(canvas)[:2] == ["at step 0", "median over training, at step 2"]
+    caption = BY_LAYER.described(table(BY_LAYER, [still])).caption
+    assert caption.startswith("By layer, at step 0 and median over training, at step 2 (black).")
+
+
+def test_a_curve_without_a_finite_value_is_named_nowhere(tmp_path):
+    broken = build(tmp_path / "run", weights={"relative_gradient_norm": [[1e-2, 1e-4], [np.nan, np.nan]]})
+    values = table(BY_LAYER, [broken])
+    assert "at step 1" not in legend(drawn(BY_LAYER, values))
+    assert "NaN or infinite" in legend(drawn(BY_LAYER, values))
+    assert "at step 1" not in BY_LAYER.described(values).caption
+
+
+def test_a_gradient_of_zero_is_not_called_broken(tmp_path):
+    gone = build(tmp_path / "run", layers={"output_gradient_norm": [[1.0, 2.0], [0.0, 0.0]]})
+    found = legend(drawn(BY_LAYER, table(BY_LAYER, [gone], column="layers.output_gradient_norm")))
+    assert "gradient is zero" in found
+    assert "NaN or infinite" not in found
+
+
+def test_no_layer_of_zero_is_left_unmarked(tmp_path):
+    values = np.zeros((2, 60))
+    values[:, 0] = 1e-2
+    canvas = drawn(BY_LAYER, table(BY_LAYER, [build(tmp_path / "run", weights={"relative_gradient_norm": values})]))
+    marks = [line.get_xdata().tolist() for line in canvas.axes[0].get_lines() if line.get_label() == "_zero"]
+    assert marks
+    assert all(mark == list(range(1, 60)) for mark in marks)
+
+
+def test_rings_are_whole_and_around_layers_of_zero_too(tmp_path):
+    zero = build(tmp_path / "run", weights={"relative_gradient_norm": [[1e-2, 0.0, 1e-3]] * 2})
+    axes = drawn(BY_LAYER, table(BY_LAYER, [zero], concerned=("convs.1",))).axes[0]
+    (ring,) = [line for line in axes.get_lines() if line.get_label() == "layers of the finding"]
+    assert ring.get_ydata().tolist() == [axes.get_ylim()[0]]
+    assert not ring.get_clip_on()

@@ -117,3 +117,30 @@ def test_the_spread_of_a_group_is_from_the_lowest_to_the_highest_of_its_runs(tmp
     expected = [(4, 5, 6), (1, 3, 9), (1, 2, np.nan), (2, 5, 8), (5, 6, 7), (np.nan, np.nan, np.nan)]
     np.testing.assert_array_equal(values[["low", "value", "high"]], expected)
     assert [*table("spread_curves", runs)["label"].unique()] == ["seed"]
+
+
+def test_a_legend_names_no_curve_that_cannot_be_seen_and_covers_no_mark(tmp_path):
+    run = build(tmp_path / "run", logged={"loss": [np.nan] * 30, "val_accuracy": np.linspace(0, 1, 30)})
+    canvas = drawn(FIGURE, table(FIGURE, run), "single")
+    canvas.draw_without_rendering()
+    axes = canvas.axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["NaN or infinite"]
+    (marks,) = [line for line in axes.get_lines() if line.get_label() == "_broken"]
+    heights = marks.get_transform().transform(marks.get_xydata())[:, 1]
+    assert (axes.get_legend().get_window_extent().y1 < heights - 1).all()
+
+
+def test_runs_of_which_only_marks_are_seen_are_named_as_such(tmp_path):
+    runs = [
+        build(tmp_path / "broken", logged={"loss": [np.nan] * 3}, name="broken"),
+        build(tmp_path / "fine", logged={"loss": [3.0, 2.0, 1.0]}, name="fine"),
+    ]
+    (legend,) = drawn(COMPARED_CURVES, table(COMPARED_CURVES, runs)).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fine", "broken: only marks", "NaN or infinite"]
+
+
+def test_a_caption_names_what_is_drawn(runs, tmp_path):
+    whole = FIGURE.described(table(FIGURE, runs["stuck"])).caption
+    assert whole.startswith("The logged loss, accuracy and the norm of the gradient of all parameters together; the ")
+    run = bare_run(tmp_path / "run", logged=("loss", "val_loss"))
+    assert FIGURE.described(table(FIGURE, run, gradients=False)).caption == "The logged losses."

@@ -4,10 +4,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import seaborn as sns
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import cbook
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 
 from gatdiag.figures.style import (
     HEAT,
@@ -112,6 +115,33 @@ def test_hostile_text_is_drawn_without_a_warning(text):
         figure = Figure()
         figure.text(0, 0, plain_text(text))
         figure.draw_without_rendering()
+
+
+def test_letters_without_a_font_are_escaped_and_no_boxes():
+    with style_context():
+        mpl.rcParams["font.family"] = ["DejaVu Sans"]
+        assert plain_text("d\u00e9j\u00e0 \u0394 \u5b9e\u9a8c") == "d\u00e9j\u00e0 \u0394 \\u5b9e\\u9a8c"
+
+
+def test_letters_are_drawn_with_a_font_of_the_machine_that_has_them(tmp_path, monkeypatch):
+    made = FontBuilder(100)
+    made.setupGlyphOrder([".notdef", "one"])
+    made.setupCharacterMap({0x5B9E: "one"})
+    empty = TTGlyphPen(None).glyph()
+    made.setupGlyf({".notdef": empty, "one": empty})
+    made.setupHorizontalMetrics(dict.fromkeys((".notdef", "one"), (100, 0)))
+    made.setupHorizontalHeader(ascent=80, descent=-20)
+    made.setupNameTable({"familyName": "Unifont", "styleName": "Regular"})
+    made.setupOS2()
+    made.setupPost()
+    made.save(tmp_path / "unifont.ttf")
+    monkeypatch.setattr(fontManager, "ttflist", [*fontManager.ttflist])
+    fontManager.addfont(tmp_path / "unifont.ttf")
+    with style_context():
+        assert plain_text("\u5b9e\u9a8c") == "\u5b9e\\u9a8c"
+        figure = Figure()
+        figure.text(0, 0, plain_text("\u5b9e"))
+        figure.draw_without_rendering()  # without a warning
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from gatdiag.figures.weight_change import CHANGE_BOXES, CHANGED_FRACTION, UNCHANGED_FRACTION
 from gatdiag.summary import weight_change
@@ -25,6 +27,15 @@ def test_bars_of_larger_changes_are_in_front_of_those_of_smaller_ones(shown):
         shades = [luminance(bars[0].get_facecolor()) for bars in axes.containers]
         assert np.diff(shades).max() < -0.1
         assert {bars[0].get_x() for bars in axes.containers} == {axes.containers[0][0].get_x()}
+
+
+def test_the_legend_has_the_colors_of_the_bars(shown):
+    canvas = shown(CHANGED_FRACTION)[1]
+    (legend,) = canvas.legends
+    swatches = {to_hex(patch.get_facecolor()) for patch in legend.findobj(Rectangle)}
+    bars = {to_hex(bar.get_facecolor()) for axes in canvas.axes for bars in axes.containers for bar in bars}
+    assert len(bars) == 6  # blue and orange
+    assert bars <= swatches
 
 
 def test_unchanged_weights_of_both_roles_are_beside_each_other(shown):

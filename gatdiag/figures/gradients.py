@@ -76,11 +76,21 @@ def draw_gradient_norms(table: pd.DataFrame, figure: Canvas) -> None:
     add_legend_below(figure, marks)
 
 
+_NORMS = (
+    "The training loss, and for up to ten evenly spaced layers the gradient norm divided by the weight norm, of the "
+    "feature weights{}."
+)
+
+
+def _norms_words(table: pd.DataFrame) -> tuple[str, str]:
+    has_attention = (table["quantity"] == ATTENTION).any()
+    return GRADIENT_NORMS.caption if has_attention else _NORMS.format(""), GRADIENT_NORMS.interpretation
+
+
 GRADIENT_NORMS = Figure(
     name="gradient_norms",
     title="Relative gradient norms by layer, and the loss",
-    caption="The training loss, and for up to ten evenly spaced layers the gradient norm divided by the weight norm, "
-    "of the feature weights and, if the network has any, of the attention vectors.",
+    caption=_NORMS.format(" and of the attention vectors"),
     interpretation="Layers whose lines are close together learn at the same rate. Layers orders of magnitude below "
     "the others hardly train. If all lines are low while the loss is high, the network is stuck.",
     equation=equations(_RELATIVE),
@@ -89,6 +99,7 @@ GRADIENT_NORMS = Figure(
     needs=("steps.loss", _RELATIVE),
     data=gradient_norms_data,
     draw_table=draw_gradient_norms,
+    wording=_norms_words,
     applies_to=has_steps,
     height=lambda table, width: 2.1 if is_wide(width) else 1.6 * (2 + (table["quantity"] == ATTENTION).any()),
 )

@@ -130,21 +130,43 @@ def _finish(figure: Canvas, table: pd.DataFrame, entries: Sequence[Handle]) -> N
     add_legend_below(figure, entries)
 
 
-CHANGED_FRACTION = Figure(
+_ATTENTION_MOVES = ", by absolute change for attention vectors. "
+_SELDOM = "; attention vectors seldom move by 0.5. "
+_ATTENTION_DIFFERS = ", absolute for attention vectors. "
+
+
+def _words_of(figure: Callable[[], Figure]) -> Callable[[pd.DataFrame], tuple[str, str]]:
+    """The texts of a figure, which speak of attention vectors only if there are any."""
+
+    def words(table: pd.DataFrame) -> tuple[str, str]:
+        texts = figure().caption, figure().interpretation
+        if (table["role"] == ATTENTION).any():
+            return texts
+        for part in (_ATTENTION_MOVES, _SELDOM, _ATTENTION_DIFFERS):
+            texts = texts[0].replace(part, ". "), texts[1].replace(part, ". ")
+        return texts
+
+    return words
+
+
+CHANGED_FRACTION: Figure = Figure(
     name="changed_fraction",
     title="Fraction of weights that changed, by layer",
     caption="The share of weights that differ at all from those at initialization (pale), and that differ by more than "
-    "0.05 and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more, by absolute change for "
-    "attention vectors. " + _TRAINED,
+    "0.05 and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more"
+    + _ATTENTION_MOVES
+    + _TRAINED,
     interpretation="In a network that trains, pale bars are full in all layers, including those in the middle: every "
-    "weight moves. How dark they are depends on the rate and the length of the training; attention vectors seldom move "
-    "by 0.5. Short pale bars are layers that still have their initial weights.",
+    "weight moves. How dark they are depends on the rate and the length of the training"
+    + _SELDOM
+    + "Short pale bars are layers that still have their initial weights.",
     equation="#{|w − w₀| / |w| > τ, |w| ≥ 10⁻⁴} / #{|w| ≥ 10⁻⁴}; #{|a − a₀| > τ} / #{a}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",
     needs=tuple(f"parameters.{column}" for column, _ in _LEVELS.values()),
     data=_data(*(column for column, _ in _LEVELS.values())),
     draw_table=draw_changed,
+    wording=_words_of(lambda: CHANGED_FRACTION),
     height=lambda table, width: (
         (layer_label_height(table) + 1.8) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
     ),
@@ -218,11 +240,11 @@ def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
     axes.plot(x, drawn["q50"], color="black", linewidth=0.9, label="median")
 
 
-CHANGE_BOXES = Figure(
+CHANGE_BOXES: Figure = Figure(
     name="change_boxes",
     title="Distribution of weight changes, by layer",
     caption="For each layer, the change since initialization: relative to the trained weight for feature weights of "
-    "magnitude 1e-4 or more, absolute for attention vectors. Box: quartiles; bar: median; whiskers: 5 and 95% "
+    "magnitude 1e-4 or more" + _ATTENTION_DIFFERS + "Box: quartiles; bar: median; whiskers: 5 and 95% "
     "quantiles; dash: maximum; triangle on the axis: median exactly 0. " + _TRAINED,
     interpretation="Layers whose median is orders of magnitude below the others have not trained. A relative change "
     "of 2 is a weight that flipped its sign.",
@@ -232,6 +254,7 @@ CHANGE_BOXES = Figure(
     needs=("parameters.relative_change_q50", "parameters.absolute_change_q50"),
     data=_data(*_QUANTILES),
     draw_table=draw_change_boxes,
+    wording=_words_of(lambda: CHANGE_BOXES),
     height=lambda table, width: (
         (layer_label_height(table) + 1.9) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
     ),

@@ -134,3 +134,14 @@ def gray(handle):
     if hasattr(handle, "get_hatch"):
         return handle.get_hatch(), round(luminance(handle.get_facecolor()), 1)
     return handle.get_linestyle(), handle.get_marker(), round(luminance(handle.get_color()), 1)
+
+
+@each_of_a_run
+def test_a_run_without_attention_is_told_nothing_of_it(figure, shown):
+    values = shown(figure)[0]
+    is_of_attention = values.astype(str).apply(lambda column: column.str.contains("attention")).any(axis=1)
+    described = figure.described(values[~is_of_attention].reset_index(drop=True))
+    if figure.group != "balance" and figure.name != "chosen_layers":  # laws and comparisons with it
+        assert "attention" not in described.caption
+    assert described.caption.endswith(".")
+    assert described.interpretation.endswith(".")

@@ -251,6 +251,10 @@ def mark_hidden(
         marker, usual, _, height = MARKS[case]
         height += (0.04 if height < 0.5 else -0.04) * min(rank, _MOST_RANKS)
         places = x[hit][evenly_spaced(int(hit.sum()), most)]
+        there = [line.get_xdata() for line in axes.get_lines() if line.get_label() == f"_{case}"]  # of other lines
+        places = places[~np.isin(places, np.concatenate(there))] if there and not color else places
+        if not len(places):
+            continue
         axes.plot(places, np.full(len(places), height), marker, color=color or usual, markersize=3,
                   markeredgewidth=0.8, transform=axes.get_xaxis_transform(), label=f"_{case}", zorder=5)  # fmt: skip
     return set(cases)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from gatdiag.figures.axes import (
     HEALTHY_RANGE,
@@ -81,16 +82,19 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     )
     labels = table["curve"].unique()
     looks = dict(zip(labels, styles[-len(labels) :], strict=True))
-    curves = []
-    for label, part in _told_apart(table).groupby("curve", sort=False):
-        style = looks.get(str(label), styles[-1])
+    curves, (apart, marked_only) = [], _told_apart(table)
+    for label, part in apart.groupby("curve", sort=False):
+        style = dict(looks.get(str(label), styles[-1]))
+        if label not in marked_only:
+            style["label"] = plain_text(label, 60)
         ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
-        curves.append((ordered, {**style, "label": plain_text(label, 60), "marker": ".", "markersize": 4}))
+        curves.append((ordered, {**style, "marker": ".", "markersize": 4}))
     is_log, known = quantity.is_over_orders, table["value"]
     scale: dict[str, Any] = {"log": is_log, "include": () if is_log else (0.0, 1.0)}
     if is_log and column in HEALTHY and not (known > 0).any():  # zeros are marked below the range
         scale["scaled_to"] = HEALTHY[column]
     entries: list[Artist] = [*draw_lines(axes, curves, x="place", **scale)]
+    entries += [Line2D([], [], linestyle="none", label=f"{label}: only marks") for label in marked_only]
     entries += _limits(axes, column, table["line"].iloc[0])
     low, high = HEALTHY.get(column, (math.inf, -math.inf))
     last = curves[-1][0]
@@ -107,22 +111,31 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     add_legend_below(figure, entries)
 
 
-def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
-    """Without curves that lie under the last one, which is named after them, too."""
+def _told_apart(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The table without curves that lie under the last one, which is named after them, too.
+
+    Also returns the curves of which only marks can be seen: elsewhere they lie under the last one, or nowhere.
+    """
     is_log = get_quantity(str(table["column"].iloc[0])).is_over_orders
     values = table["value"].where(table["value"] > 0) if is_log else table["value"]
     heights = pd.Series(np.log10(values) if is_log else values).where(np.isfinite(values))
+    usual = [
+        one for one in HEALTHY.get(str(table["column"].iloc[0]), ()) if math.isfinite(one) and (one > 0 or not is_log)
+    ]
+    ends = [*heights.dropna(), *(np.log10(usual) if is_log else usual)]
+    near = _NEAR * max(max(ends, default=0.0) - min(ends, default=0.0), 1.0)  # of what the axis shows
+    by_layer = heights.set_axis(table["layer"].astype(str)).groupby(table["curve"].to_numpy())
+    drawn = {str(curve): part for curve, part in by_layer}
     *others, last = table["curve"].unique()
-    place = heights.groupby([table["curve"], table["layer"].astype(str)]).first().unstack(0)
-    near = max(_NEAR * (heights.max() - heights.min()), _NEAR / 10)
-    covered = [each for each in others if place[each].notna().any() and _is_under(place[each], place[last], near)]
-    table = table[~table["curve"].isin(covered)]
-    return table.assign(curve=table["curve"].replace(last, ", ".join(filter(None, [last, join_names(covered)]))))
-
-
-def _is_under(curve: "pd.Series[float]", other: "pd.Series[float]", near: float) -> bool:
-    drawn = curve.notna()
-    return bool(((curve - other).abs()[drawn] <= near).all())
+    hidden = {*drawn[last].index[drawn[last].isna()]}
+    under: list[str] = []
+    marked: list[str] = []
+    for curve in others:
+        apart = (drawn[curve].dropna() - drawn[last].reindex(drawn[curve].dropna().index)).abs()
+        if (apart <= near).all():
+            (under if {*drawn[curve].index[drawn[curve].isna()]} <= hidden else marked).append(str(curve))
+    table = table[~table["curve"].isin(under)]
+    return table.assign(curve=table["curve"].replace(last, ", ".join(filter(None, [last, join_names(under)])))), marked
 
 
 def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
@@ -141,8 +154,8 @@ def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
 
 
 def _words(table: pd.DataFrame) -> tuple[str, str]:
-    table = _told_apart(table)
-    known = table[np.isfinite(table["value"])]
+    table, marked_only = _told_apart(table)
+    known = table[np.isfinite(table["value"]) & ~table["curve"].isin(marked_only)]
     curves = [f"{curve} (black)" if curve == table["curve"].iloc[-1] else curve for curve in known["curve"].unique()]
     has_range = table["column"].iloc[0] in HEALTHY
     return (

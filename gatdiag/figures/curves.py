@@ -229,13 +229,25 @@ def _compared_height(table: pd.DataFrame, width: float) -> float:
     return wide + legend_height([*labels, *(_MARKS if is_marked else ())], width)
 
 
+_TWELVE = "twelve are named, from the lowest to the highest last loss; the others are gray"
+_LEVEL = "A run whose loss stays level while that of another falls does not train."
+_AGREE = "If losses agree and scores differ, the runs differ in generalization, not in training."
+
+
+def _compared_words(table: pd.DataFrame) -> tuple[str, str]:
+    quantities = [str(quantity) for quantity in table["quantity"].unique()]
+    has_both = "loss" in quantities and len(quantities) > 1
+    more = f" Of the runs, {_TWELVE}." if (table["line"] == UNNAMED).any() else ""
+    return f"The {join_names(quantities)} of each run.{more}", f"{_LEVEL} {_AGREE}" if has_both else _LEVEL
+
+
 COMPARED_CURVES = Figure(
     name="compared_curves",
     title="Learning curves of all runs",
     caption="The training loss of each run, and its accuracy (or another score) if one was logged. Of more than "
-    "twelve runs, twelve are named, from the lowest to the highest last loss; the others are gray.",
-    interpretation="A run whose loss stays level while that of another falls does not train. If losses agree and "
-    "accuracies differ, the runs differ in generalization, not in training.",
+    f"twelve runs, {_TWELVE}.",
+    interpretation=f"{_LEVEL} {_AGREE}",
+    wording=_compared_words,
     paper="Dasoulas et al., ICML 2021 (convergence)",
     group="comparison",
     needs=("steps.loss",),
@@ -286,6 +298,7 @@ SPREAD_CURVES = replace(
     interpretation="Where the shaded bands of two groups do not overlap, every run of one group is better than all "
     "runs of the other.",
     paper="",
+    wording=None,
     data=spread_curves_data,
     applies_to=lambda runs: False,  # drawn only if requested by name
 )

@@ -31,7 +31,7 @@ _HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color ba
     "zero": {"facecolor": HEAT(0.0), "edgecolor": PAPER, "hatch": "||||", "linewidth": 0},
     **{
         case: {"facecolor": MARKS[case][1], "edgecolor": PAPER, "hatch": hatch, "linewidth": 0}
-        for case, hatch in {"output is zero": "....", "gradient is zero": "++++"}.items()
+        for case, hatch in {"output is zero": "----", "gradient is zero": "++++"}.items()
     },
     "broken": {"facecolor": BROKEN, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
     "unmeasured": {"facecolor": PAPER, "edgecolor": UNMEASURED, "hatch": "\\\\\\\\\\", "linewidth": 0},

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gatdiag.figures import table
+from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.by_layer import BY_LAYER
 from gatdiag.quantities import HEALTHY, columns
 from tests.figures.canvas import drawn, words
@@ -76,12 +77,17 @@ def test_a_curve_that_lies_under_the_median_is_named_with_it(tmp_path):
     assert caption.startswith("By layer, at step 0 and median over training, at step 2 (black).")
 
 
-def test_a_curve_without_a_finite_value_is_named_nowhere(tmp_path):
+def test_a_curve_without_a_finite_value_is_known_by_its_marks(tmp_path):
     broken = build(tmp_path / "run", weights={"relative_gradient_norm": [[1e-2, 1e-4], [np.nan, np.nan]]})
     values = table(BY_LAYER, [broken])
-    assert "at step 1" not in legend(drawn(BY_LAYER, values))
-    assert "NaN or infinite" in legend(drawn(BY_LAYER, values))
+    assert legend(drawn(BY_LAYER, values))[-3:] == ["at step 1: only marks", HEALTHY_RANGE, "NaN or infinite"]
     assert "at step 1" not in BY_LAYER.described(values).caption
+
+
+def test_a_curve_is_not_named_with_another_where_it_is_zero_and_that_is_not(tmp_path):
+    gone = build(tmp_path / "run", weights={"relative_gradient_norm": [[1e-2, 1e-4], [1e-2, 0.0]]})
+    values = table(BY_LAYER, [gone], steps=(0,))
+    assert legend(drawn(BY_LAYER, values)) == ["at step 0", "at step 1: only marks", HEALTHY_RANGE, "exactly 0"]
 
 
 def test_a_gradient_of_zero_is_not_called_broken(tmp_path):
@@ -95,9 +101,8 @@ def test_no_layer_of_zero_is_left_unmarked(tmp_path):
     values = np.zeros((2, 60))
     values[:, 0] = 1e-2
     canvas = drawn(BY_LAYER, table(BY_LAYER, [build(tmp_path / "run", weights={"relative_gradient_norm": values})]))
-    marks = [line.get_xdata().tolist() for line in canvas.axes[0].get_lines() if line.get_label() == "_zero"]
-    assert marks
-    assert all(mark == list(range(1, 60)) for mark in marks)
+    (marks,) = [line for line in canvas.axes[0].get_lines() if line.get_label() == "_zero"]
+    assert marks.get_xdata().tolist() == list(range(1, 60))  # once, although it is zero at each step
 
 
 def test_rings_are_whole_and_around_layers_of_zero_too(tmp_path):

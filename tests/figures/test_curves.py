@@ -144,3 +144,4 @@ def test_a_caption_names_what_is_drawn(runs, tmp_path):
     assert whole.startswith("The logged loss, accuracy and the norm of the gradient of all parameters together; the ")
     run = bare_run(tmp_path / "run", logged=("loss", "val_loss"))
     assert FIGURE.described(table(FIGURE, run, gradients=False)).caption == "The logged losses."
+    assert COMPARED_CURVES.described(table(COMPARED_CURVES, [run, run])).caption == "The loss of each run."

@@ -214,7 +214,7 @@ def draw_compared_curves(table: pd.DataFrame, figure: Canvas) -> None:
                 entries[label] = handle
         axes.set_ylabel(plain_text(quantity, 30))
         step_axis(axes, part["step"])
-    add_legend_below(figure, sorted(entries.values(), key=lambda handle: handle.get_label() == _OTHERS))
+    add_legend_below(figure, [entries[label] for label in sorted(entries, key=lambda label: label == _OTHERS)])
 
 
 def _label(curve: pd.DataFrame) -> str:
@@ -225,7 +225,7 @@ def _compared_height(table: pd.DataFrame, width: float) -> float:
     labels = {_label(curve) for _, curve in table.groupby("run")}
     wide = 2.0 if is_wide(width) else 1.6 * max(table["quantity"].nunique(), 1)
     values = table["value"].to_numpy(np.float64)
-    is_marked = not np.isfinite(values).all() or values.max() > _FAR * np.median(values)
+    is_marked = bool(len(values)) and (not np.isfinite(values).all() or values.max() > _FAR * np.median(values))
     return wide + legend_height([*labels, *(_MARKS if is_marked else ())], width)
 
 

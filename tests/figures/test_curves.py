@@ -130,13 +130,14 @@ def test_a_legend_names_no_curve_that_cannot_be_seen_and_covers_no_mark(tmp_path
     assert (axes.get_legend().get_window_extent().y1 < heights - 1).all()
 
 
-def test_runs_of_which_only_marks_are_seen_are_named_as_such(tmp_path):
+def test_runs_of_which_only_marks_are_seen_are_named_beside_their_mark(tmp_path):
     runs = [
         build(tmp_path / "broken", logged={"loss": [np.nan] * 3}, name="broken"),
         build(tmp_path / "fine", logged={"loss": [3.0, 2.0, 1.0]}, name="fine"),
     ]
     (legend,) = drawn(COMPARED_CURVES, table(COMPARED_CURVES, runs)).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["fine", "broken: only marks", "NaN or infinite"]
+    assert [text.get_text() for text in legend.get_texts()] == ["broken", "fine", "NaN or infinite"]
+    assert [line.get_marker() for line in legend.get_lines()] == ["x", "None", "x"]
 
 
 def test_a_caption_names_what_is_drawn(runs, tmp_path):

@@ -53,6 +53,16 @@ def replace_invisible(text: str) -> str:
     return _INVISIBLE.sub(" ", text)
 
 
+def is_mask(name: str) -> bool:
+    """Whether an input is a mask by its name.
+
+    Example:
+        >>> is_mask("src_key_padding_mask"), is_mask("x")
+        (True, False)
+    """
+    return "mask" in name.lower()
+
+
 def one_line(text: str) -> str:
     """The text without invisible characters and surrounding space; "(no name)" if nothing is left.
 

@@ -18,6 +18,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import suit
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
+from gatdiag.names import is_mask
 from gatdiag.quantities import TableName
 from gatdiag.roles import FEATURE, ROOT
 from gatdiag.run import Run
@@ -83,10 +84,23 @@ class Facts:
 
     @cached_property
     def inputs(self) -> list[dict[str, Any]]:
-        """The recorder's notes on the model's floating-point inputs; a norm that overflowed is infinite."""
+        """The recorder's notes on the model's floating-point inputs but masks; norms that overflowed are infinite."""
         unknown = {**dict.fromkeys(("largest_column", "smallest_column", "row_norm"), math.inf), "relative_mu": 1.0}
-        found = self.signals.get("inputs", [])
+        found = [one for one in self.signals.get("inputs", []) if not self._masks(one)]
         return [unknown | {name: value for name, value in one.items() if value is not None} for one in found]
+
+    def _masks(self, one: Mapping[str, Any]) -> bool:
+        """An input masks others: minus infinity is all that is not finite in it, and did not break the step it came in.
+
+        As features, such as the logarithm of zero, it would.
+        """
+        if not one["non_finite"] or one.get("negative", 0) < one["non_finite"]:
+            return False
+        return (
+            is_mask(one["name"])
+            or self.run.meta["first_non_finite"] is None
+            or (self.steps_until_broken != one.get("step", 0))
+        )
 
     @cached_property
     def output(self) -> dict[str, Any]:
@@ -310,10 +324,16 @@ class Facts:
         """Number of classes, as far as it is known; 0 if nothing shows that this is a classification."""
         if self._labels:
             return len(self._labels)
-        if not any(kind == "accuracy" for kind in scores(self.run)):
+        if self.has_many_labels or not any(kind == "accuracy" for kind in scores(self.run)):
             return 0
         shapes = [p["shape"] for layer in self.layers[-1:] for p in layer["parameters"] if p["role"] == FEATURE]
         return int(shapes[-1][0]) if shapes and len(shapes[-1]) == 2 else 0
+
+    @property
+    def has_many_labels(self) -> bool:
+        """Each column of the output is a question of its own, as the gradient of a binary cross-entropy shows."""
+        is_binary = str(self.output.get("criterion", "")).startswith("bce") and not self._labels
+        return is_binary and self.output["criterion_share"] >= limit("criterion")
 
     @cached_property
     def chance_loss(self) -> float:
@@ -329,6 +349,8 @@ class Facts:
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
         if (variance := self.target_variance) > _ROUNDING * self.first_loss and not self.has_open_loss:
             return variance
+        if self.has_many_labels:
+            return float(self.output.get("columns_entropy", math.nan))
         return math.log(self.class_count) if self.class_count > 1 else math.nan
 
     def _has_other_parts(self, entropy: float) -> bool:
@@ -484,7 +506,7 @@ class Facts:
     @cached_property
     def score_shares(self) -> tuple[float, ...]:
         """Where the last accuracy or AUC of each split is on the way from chance (0) to perfect (1), of the better."""
-        kinds = [one for one in (self._accuracy_shares(), self._auc_shares()) if one]
+        kinds = [one for one in (self._accuracy_shares(), self.auc_shares) if one]
         return max(kinds, key=min, default=())
 
     def _accuracy_shares(self) -> tuple[float, ...]:
@@ -496,7 +518,9 @@ class Facts:
         logged = [logged_series(self.run, name).to_numpy(float) for name in score_names(self.run).values()]
         return tuple((float(one[-1]) - chance) / (1 - chance) for one in logged if len(one) and math.isfinite(one[-1]))
 
-    def _auc_shares(self) -> tuple[float, ...]:
+    @cached_property
+    def auc_shares(self) -> tuple[float, ...]:
+        """The same of the last AUC alone."""
         logged = [logged_series(self.run, name).dropna().to_numpy(float) for name in scores(self.run).get("AUC", ())]
         return tuple(_share_of_auc(one) for one in logged if len(one))
 

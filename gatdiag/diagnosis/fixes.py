@@ -1,8 +1,10 @@
 """Fixes print themselves: the code to paste is made of the same settings that `gatdiag.treat` executes."""
 
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from keyword import iskeyword
 from math import isclose, prod
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ OF_TORCH: Final = frozenset({
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop",
     "Rprop", "SGD", "SparseAdam",
 })  # fmt: skip
+_NO_VARIABLES: Final = frozenset({*dir(builtins), "args"})  # in a script
 OF_DATA: Final = ("x", "edge_attr", "edge_weight", "pos")
 """Names of inputs that are attributes of the data of PyG."""
 
@@ -349,15 +352,15 @@ def _attribute(name: str) -> str:
 
 def _standardize(names: Sequence[str]) -> str:
     return "\n".join(
-        f"{of} = gatdiag.remedies.standardize({of})  # before training" for of in map(_where_input_is, names)
+        f"{of} = gatdiag.remedies.standardize({of})  # before training{meant}" for of, meant in map(_name_input, names)
     )
 
 
 def _replace_non_finite(names: Sequence[str]) -> str:
     lines = (
-        f"low, high = {of}[{of}.isfinite()].aminmax()  # also find out where they come from\n"
+        f"low, high = {of}[{of}.isfinite()].aminmax()  # also find out where they come from{meant}\n"
         f"{of} = torch.nan_to_num({of}, nan=0.0, posinf=high.item() + 1, neginf=low.item() - 1)"
-        for of in map(_where_input_is, names)
+        for of, meant in map(_name_input, names)
     )
     return "\n".join(lines)
 
@@ -371,22 +374,38 @@ def _constant_rate(value: float, rates: Sequence[float] = ()) -> str:
 
 
 def _single_precision(inputs: Sequence[str] = ()) -> str:
-    given = [f"{of} = {of}.float()" for of in map(_where_input_is, inputs)]
+    given = [f"{of} = {of}.float(){meant.replace('; ', '  # ', 1)}" for of, meant in map(_name_input, inputs)]
     return "\n".join(["model = model.float()  # before the optimizer is created", *given])
 
 
 def _absolute(names: Sequence[str]) -> str:
     return "\n".join(
-        f"{of} = {of}.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges"
-        for of in map(_where_input_is, names)
+        f"{of} = {of}.abs()  # or keep the sign in edge_attr, for a layer that takes features of edges{meant}"
+        for of, meant in map(_name_input, names)
     )
 
 
-def _where_input_is(name: str) -> str:
-    """An input by the name of the forward pass's argument; PyG's data hold features and edges under these names."""
-    if name.startswith("argument "):
-        return f"args[{name.removeprefix('argument ')}]"
-    return f"data.{name}" if name in OF_DATA else name
+def variable(name: str) -> str:
+    """The name that an input has in a script: that of the forward pass's argument, or x if no variable has that name.
+
+    Example:
+        >>> variable("pair[0]"), variable("input"), variable("argument 2")
+        ('pair[0]', 'x', 'x')
+    """
+    stem, bracket, inner = name.partition("[")
+    is_usual = stem.isidentifier() and not iskeyword(stem) and stem not in _NO_VARIABLES
+    return f"{stem if is_usual else 'x'}{bracket}{inner}"
+
+
+def _name_input(name: str) -> tuple[str, str]:
+    """An input as it is called in a script, and the end of a comment that says what is meant if it has another name.
+
+    PyG's data hold features and edges under their names.
+    """
+    if name in OF_DATA:
+        return f"data.{name}", ""
+    given = variable(name)
+    return given, "" if given == name else f"; x: what the model is called with ({name} in forward)"
 
 
 _OF_OPTIMIZER: Final = ("learning_rate", "weight_decay", "setting", "constant_rate", "clear_gradients")

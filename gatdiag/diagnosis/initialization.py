@@ -104,8 +104,8 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     gains = facts.gains
     if not gains:
         return _NOT_RECORDED
-    if layers_of_rank_one(facts) or _is_normalized(facts):
-        return None
+    if len(gains) < 2 or layers_of_rank_one(facts) or _is_normalized(facts):
+        return None  # behind a single layer nothing shrinks
     layer, mean = min(gains, key=gains.__getitem__), geometric_mean(gains.values())
     has_no_large = max(gains.values()) < 5 and facts.state != "trained"
     is_single = gains[layer] < limit("gain-small") / 3 and has_no_large and _is_read(facts, layer)

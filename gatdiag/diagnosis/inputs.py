@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, is_conv
+from gatdiag.diagnosis.facts import Facts, is_conv, matrices
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
-from gatdiag.diagnosis.fixes import OF_DATA
+from gatdiag.diagnosis.fixes import OF_DATA, variable
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
-from gatdiag.names import short
+from gatdiag.names import is_mask, short
+from gatdiag.roles import ROOT
 
 _POSITIONS = Remedy(
     "data.x = torch.nn.functional.one_hot(\n"
@@ -30,6 +31,10 @@ def _needs_inputs(facts: Facts) -> str:
 
 def _needs_a_step(facts: Facts) -> str:
     return "" if facts.step_count else "no step was recorded"
+
+
+def _needs_features(facts: Facts) -> str:
+    return "" if facts.signals.get("embedded") else _needs_inputs(facts)
 
 
 def _called(name: str) -> str:
@@ -75,27 +80,56 @@ def _has_rows(one: Mapping[str, Any]) -> bool:
     "input-constant",
     "All nodes have the same features",
     rank=110,
-    needs=(_needs_inputs, _needs_a_step),
+    needs=(_needs_features, _needs_a_step),
     why="rows that start alike stay alike",
     figure="smoothing_by_layer",
     column="layers.relative_mu",
     falsified_by="The rows of the input differ: (data.x != data.x[0]).any() is True.",
     remedy=_POSITIONS,
     is_independent=True,
-    limits={"input-constant": Limit(1e-6, "relative mu of the inputs; healthy runs 0.64 to 1, faulty runs 0")},
+    limits={
+        "input-constant": Limit(1e-6, "relative mu of the inputs; healthy runs 0.64 to 1, faulty runs 0"),
+        "ids": Limit(20, "embedded ids: fewer may be equal by chance"),
+    },
 )
 def check_constant(facts: Facts) -> Finding | None:
-    """All rows of each input are the same."""
-    known = [one for one in facts.inputs if not one["non_finite"] and _has_rows(one)]
-    if not known or any(one["relative_mu"] >= limit("input-constant") for one in known):
+    """All rows of each input are the same, of features and of what is embedded; features of edges do not count."""
+    edges = {one["edges"] for one in facts.signals.get("edges", {}).values()}
+    known = [one for one in facts.inputs if not one["non_finite"] and _has_rows(one) and not is_mask(one["name"])]
+    embedded = facts.signals.get("embedded") or {}
+    differ = any(one["relative_mu"] >= limit("input-constant") for one in known)
+    if differ or any(not one["are_alike"] for one in embedded.values()):
         return None
-    one = known[0]
+    known = [one for one in known if one["rows"] not in edges]
+    if not known:
+        return _embeds_one_row(facts, embedded)
+    one, is_of_nodes = known[0], facts.mixes_nodes or bool(edges)
     return facts.finding(
         "input-constant",
-        f"All {one['rows']:,} rows of the input{_called(one['name'])} are the same, so the features cannot tell nodes "
-        "apart.",
+        f"All {one['rows']:,} rows of the input{_called(one['name'])} are the same, so the features cannot tell "
+        f"{'nodes' if is_of_nodes else 'examples'} apart.",
         Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),
+        title="" if is_of_nodes else "All examples have the same features",
         threshold=f"Flagged below {threshold_text('input-constant')}.",
+        remedy=None if is_of_nodes else Remedy(f"print({variable(one['name'])})  # find out where it is made"),
+    )
+
+
+def _embeds_one_row(facts: Facts, embedded: Mapping[str, Mapping[str, Any]]) -> Finding | None:
+    """All rows of the tokens that the model embeds are the same, in each step that was looked at."""
+    layer = max(embedded, key=lambda name: int(embedded[name]["entries"]), default="")
+    if not layer or embedded[layer]["rows"] < 2 or embedded[layer]["entries"] < limit("ids"):
+        return None
+    return facts.finding(
+        "input-constant",
+        f"All {embedded[layer]['rows']:,} rows of the ids that layer {short(layer)} embeds are the same in each step "
+        "that was looked at, so that no example, or node, can be told from another.",
+        Evidence("rows of ids that are the same", embedded[layer]["rows"], "rows"),
+        title="All rows have the same ids",
+        threshold=f"Exact, from {threshold_text('ids')} on.",
+        layers=(layer,),
+        remedy=Remedy("print(ids.unique(return_counts=True))  # ids: what is embedded; look at the vocabulary"),
+        falsified_by="(ids != ids[0]).any() is True for the ids that are embedded.",
     )
 
 
@@ -113,7 +147,12 @@ def check_constant(facts: Facts) -> Finding | None:
             "rms of the largest column; the curvature of the first layer grows with its square; healthy runs 0.65 to "
             "4.5, faulty runs 3e3",
         ),
-        "input-huge": Limit(100, "the same if the network trains: 1e4 times the curvature of standardized inputs"),
+        "input-huge": Limit(
+            100,
+            "the same if the network may have trained, or all columns are as large, as pixels to 255 are: 1e4 times "
+            "the curvature of standardized inputs",
+        ),
+        "alike-columns": Limit(3, "times the smallest column is the largest: columns of one scale"),
         "row-outlier": Limit(
             50, "norm of the largest row over the median; of usual features up to 10, divided by sums near zero 300"
         ),
@@ -121,34 +160,67 @@ def check_constant(facts: Facts) -> Finding | None:
     },
 )
 def check_scale(facts: Facts) -> Finding | None:
-    """A huge column of an input, rows that are nearly zero, or a few rows that are huge beside the others."""
-    trained = facts.state == "trained"
-    threshold = "input-huge" if trained else "input-large"
+    """A huge column of an input, rows that are nearly zero, or a few rows that are huge beside the others.
+
+    Where it was recorded, what counts is what the first weights are given, behind a normalization or a division.
+    """
     for one in facts.inputs:
         if one["non_finite"] or one["rows"] < 2:
             continue
-        if one["largest_column"] > limit(threshold):
-            text = (
-                f"The largest column of the input{_called(one['name'])} has a root mean square of "
-                f"{number(one['largest_column'])}, the smallest {number(one['smallest_column'])}: the curvature of the "
-                "first layer grows with its square, so no learning rate suits all columns."
-            )
+        are_alike = one["largest_column"] < limit("alike-columns") * one["smallest_column"]
+        is_usual = facts.state in ("trained", "unknown") or are_alike
+        threshold = "input-huge" if is_usual else "input-large"
+        if min(one["largest_column"], _largest_given(facts, "largest_column")) > limit(threshold):
+            text = _describe_columns(one, are_alike=are_alike)
             size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])
             return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}")
-        if 0 < one["row_norm"] < limit("input-small") and not trained:
+        is_small = max(one["row_norm"], _smallest_given_row(facts)) < limit("input-small")
+        if one["row_norm"] > 0 and is_small and facts.state != "trained":
             text = (
                 f"The rows of the input{_called(one['name'])} have a norm of {number(one['row_norm'])}: they are "
                 "negligible beside the biases, and the gradients of the first layer's weights are just as small."
             )
             size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
             return _scale(facts, one["name"], text, size, f"below {threshold_text('input-small')}")
-        if limit("row-outlier") < one.get("largest_row", 0.0) < math.inf:
+        largest_row = min(one.get("largest_row", 0.0), _largest_given(facts, "largest_row"))
+        if limit("row-outlier") < largest_row < math.inf:
             return _uneven(facts, one)
     return None
 
 
+def _given(facts: Facts) -> list[Mapping[str, float]]:
+    """Sizes of the data that the first layers with weights are given; empty where the model has weights of its own."""
+    is_seen = not any(layer["name"] == ROOT and matrices(layer) for layer in facts.run.meta["structure"]["layers"])
+    return [*(facts.signals.get("given") or {}).values()] if is_seen else []
+
+
+def _largest_given(facts: Facts, name: str) -> float:
+    known = [one.get(name) for one in _given(facts)]
+    return max((math.inf if value is None else value for value in known), default=math.inf)
+
+
+def _smallest_given_row(facts: Facts) -> float:
+    return min((one["row_norm"] for one in _given(facts) if one.get("row_norm") is not None), default=0.0)
+
+
+def _describe_columns(one: Mapping[str, Any], *, are_alike: bool) -> str:
+    largest = number(one["largest_column"])
+    if are_alike:
+        return (
+            f"The columns of the input{_called(one['name'])} have a root mean square of {largest}, standardized ones "
+            f"1: the curvature of the first layer is {number(one['largest_column'] ** 2)} times as large, and the "
+            "learning rates that suit it are as much smaller than those of the other layers."
+        )
+    return (
+        f"The largest column of the input{_called(one['name'])} has a root mean square of {largest}, the smallest "
+        f"{number(one['smallest_column'])}: the curvature of the first layer grows with its square, so no learning "
+        "rate suits all columns."
+    )
+
+
 def _uneven(facts: Facts, one: Mapping[str, Any]) -> Finding:
     """A few rows of an input decide on all gradients."""
+    x = variable(one["name"])
     return facts.finding(
         "input-scale",
         f"The largest row of the input{_called(one['name'])} is {number(one['largest_row'])} times as large as most: a "
@@ -159,7 +231,7 @@ def _uneven(facts: Facts, one: Mapping[str, Any]) -> Finding:
         severity=None if facts.state in ("failing", "trained") else "warning",
         falsified_by="Without the largest rows the learning curve is the same.",
         remedy=Remedy(
-            f"{one['name']} = ({one['name']} - {one['name']}.mean(0)) / {one['name']}.std(0)"
+            f"{x} = ({x} - {x}.mean(0)) / {x}.std(0)"
             "  # from the features before they were divided by sums of rows; keep those sums away from zero"
         ),
     )
@@ -278,7 +350,9 @@ def check_changes(facts: Facts) -> Finding | str | None:
             Evidence(f"size of {name} at the end over that at the start", ratio),
             Evidence("inspections between which it was changed in place", one["rewritten"], "inspections"),
             threshold=f"Flagged above {threshold_text(threshold)}, or below one over it.",
-            remedy=Remedy(f"{name} = {name} / scale  # once, before the loop, and not in it or in forward"),
+            remedy=Remedy(
+                f"{variable(name)} = {variable(name)} / scale  # once, before the loop, and not in it or in forward"
+            ),
             severity="note" if facts.state == "trained" else None,
         )
     return None if known else "the model's inputs were not recorded"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from gatdiag.diagnosis.facts import Facts, matrices, median
-from gatdiag.diagnosis.fixes import GLOROT, OF_TORCH, REPLACES, Action, Remedy, optimizer_code
+from gatdiag.diagnosis.fixes import GLOROT, OF_TORCH, REPLACES, Action, Remedy, optimizer_code, variable
 from gatdiag.roles import ATTENTION, FEATURE, ROOT, SCALE, STACKED
 
 _SAFE: Final = 0.3  # overshoot of steps that may become larger
@@ -139,8 +139,8 @@ def _forward_arguments(facts: Facts) -> list[str]:
     """What the model is called with, as code."""
     given = facts.signals.get("arguments")
     if given and all(name.isidentifier() for name in given):
-        return [*given, *(f"{name}={name}" for name in facts.signals.get("keywords", ()))]
-    named = [one["name"] for one in facts.inputs if one["name"].isidentifier()]
+        return [*map(variable, given), *(f"{name}={variable(name)}" for name in facts.signals.get("keywords", ()))]
+    named = [variable(one["name"]) for one in facts.inputs if one["name"].isidentifier()]
     return [*(named or ["x"]), *(["edge_index"] if facts.has_convolutions and "edge_index" not in named else [])]
 
 

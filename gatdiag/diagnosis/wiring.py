@@ -1,7 +1,7 @@
 """The training loop: parameters in no optimizer or without a gradient, old gradients, faults of the loss, the mode."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +9,15 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.slope import fix_slope, where_slope_ends
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.names import join_names, short
+from gatdiag.roles import BIAS
 
 _MAX_NAMES = 3  # in a sentence
+_COMPARISONS = ("Sub", "Rsub", "Div")  # of two results of one network
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
 _PRINT_MISSING = (
     "print([name for name, p in model.named_parameters() if p.grad is None or p.grad.norm() == 0])"
@@ -250,7 +252,10 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     falsified_by="The loss changes when a weight of the last layer changes, and the labels are of more than one class.",
     remedy=Remedy("print(mask.sum(), y[mask].unique(return_counts=True), loss.requires_grad)  # what the loss sees"),
     severity="error",
-    limits={"labels": Limit(20, "labels seen: with fewer, they are not judged")},
+    limits={
+        "labels": Limit(20, "labels seen: with fewer, they are not judged"),
+        "cancels": Limit(1e-4, "gradient of the last bias over that of the last weights; of classes 0.1 and more"),
+    },
 )
 def check_signal(facts: Facts) -> Finding | str | None:
     """The loss does not depend on the output, all labels are of one class, or gradients are cleared too late."""
@@ -289,6 +294,7 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
     is_early = facts.steps_until_broken < limit("steps")  # the first batches may lack a rare class
     is_known = not (is_early and facts.is_non_finite)  # nor are rows counted whose softmax is saturated
     is_known = is_known and output.get("are_all_labeled", True)  # others may be of losses that weigh classes
+    is_known = is_known and _are_columns_classes(facts, len(labels))
     if len(labels) > 1 and seen >= limit("labels") and max(labels) == seen and is_known:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
         severity: Severity = "warning" if is_early else "error"
@@ -303,6 +309,30 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
             falsified_by="The targets of two rows of different classes differ.",
         )
     return None
+
+
+def _are_columns_classes(facts: Facts, classes: int) -> bool:
+    """Whether a column of the output belongs to a class, with weights of its own, and all that is compared was seen.
+
+    In rankings, link prediction and contrastive losses the right one may come first, or be positive, in each row: what
+    is told apart are the columns, of one network, or what was subtracted, or the other outputs of the model.
+    """
+    signals = facts.signals
+    if signals.get("has_other_outputs") or signals.get("compares_outputs") or min(facts.auc_shares, default=0.0) > 0:
+        return False
+    if str(facts.output.get("last_operation", "")).startswith(_COMPARISONS):
+        return False
+    last: list[dict[str, Any]] = next((one["parameters"] for one in reversed(facts.layers) if one["parameters"]), [])
+    columns = 1 if facts.output.get("criterion", "").startswith("bce") else classes
+    return any(columns in one["shape"] for one in last) and not _cancel_biases(facts, last)
+
+
+def _cancel_biases(facts: Facts, parameters: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a bias of a layer gets no gradient where its weights do: a shift of all columns changes nothing."""
+    known = dict(zip(facts.parameter_names, facts.gradient_norms.T, strict=True))
+    size = {one["name"]: largest(known.get(one["name"], ())) for one in parameters}
+    biases = [size[one["name"]] for one in parameters if one["role"] == BIAS]
+    return bool(biases) and max(biases) < limit("cancels") * max(size.values())
 
 
 @cause(

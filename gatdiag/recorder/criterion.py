@@ -6,7 +6,7 @@ softmax or sigmoid before a loss that applies another one is visible in the grad
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -93,16 +93,30 @@ def compare_moments(known: Tensor, given: Tensor) -> dict[str, float]:
 
 
 def non_finite_entries(x: Tensor) -> Tensor:
-    """The number of NaN and infinite entries, and the position of the first one in the flattened tensor, (2,)."""
+    """The number of NaN and infinite entries, the position of the first in the flattened tensor, that of -inf, (3,)."""
     bad = ~x.isfinite()
-    return torch.stack([bad.sum(), bad.flatten().byte().argmax()])
+    return torch.stack([bad.sum(), bad.flatten().byte().argmax(), x.isneginf().sum()])
 
 
 def describe_broken_input(name: str, shape: Sequence[int], broken: Tensor) -> dict[str, Any]:
     """What stands in meta.json instead of the statistics of an input with `non_finite_entries`."""
-    count, first = broken.tolist()
+    count, first, negative = broken.tolist()
     place = [*divmod(first, shape[1])]
-    return {"name": name, "rows": shape[0], "columns": shape[1], "non_finite": count, "first": place}
+    found = {"name": name, "rows": shape[0], "columns": shape[1], "non_finite": count, "first": place}
+    return {**found, "negative": negative} if negative < shape[0] * shape[1] else found
+
+
+def is_broken(described: Mapping[str, Any]) -> bool:
+    """Whether an input has entries that are NaN or infinite, and not only minus infinity beside finite ones.
+
+    That is what a mask looks like that is added to scores of attention, with distances in it (ALiBi) or without.
+
+    Example:
+        >>> scores = torch.tensor([[0.0, -1.0], [0.0, -math.inf]])
+        >>> [is_broken(input_statistics("x", x)) for x in (scores, -scores)]
+        [False, True]
+    """
+    return bool(described["non_finite"] > described.get("negative", 0))
 
 
 def output_statistics(o: Tensor) -> dict[str, float]:
@@ -290,6 +304,35 @@ def scale_of_mean(name: str, o: Tensor, gradient: Tensor) -> float:
     shape = _gradient_shapes(o, g)[name]
     count = g.numel() if name.startswith("bce") else len(g)
     return float((g * shape).sum() / shape.square().sum().clamp(min=_TINY)) * count
+
+
+def add_losses(known: Mapping[str, float], cross_entropy: float, scale: float) -> dict[str, float]:
+    """The sum of the cross-entropies of several outputs, as of positive and negative pairs, as a mean and its factor.
+
+    Example:
+        >>> add_losses({"first_cross_entropy": 0.5, "loss_scale": 1.0}, 1.5, 1.0)
+        {'first_cross_entropy': 1.0, 'loss_scale': 2.0}
+    """
+    if not known.get("loss_scale", 0.0) > 0 or not scale > 0:
+        return {"first_cross_entropy": cross_entropy, "loss_scale": scale} | {
+            name: known[name] for name in ("first_cross_entropy", "loss_scale") if name in known
+        }
+    total = known["loss_scale"] + scale
+    return {
+        "first_cross_entropy": (known["first_cross_entropy"] * known["loss_scale"] + cross_entropy * scale) / total,
+        "loss_scale": total,
+    }
+
+
+def columns_entropy(gradient: Tensor) -> float:
+    """Mean entropy of the labels of each column, which a binary cross-entropy makes negative where they are one.
+
+    Example:
+        >>> round(columns_entropy(torch.tensor([[-0.1, 0.1], [0.2, 0.3]])), 3)  # one half of the first, none
+        0.347
+    """
+    share = (as_rows(gradient.detach()) < 0).double().mean(0)
+    return float(-(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share)).mean())
 
 
 def _is_of_mean_or_sum(name: str, o: Tensor, gradient: Tensor) -> bool:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from gatdiag.laws.mixing import Mixing
 from gatdiag.metrics.rank import ranks
 from gatdiag.metrics.smoothing import as_rows
-from gatdiag.names import is_of_relation
+from gatdiag.names import is_mask, is_of_relation
 from gatdiag.recorder import criterion
 from gatdiag.recorder.axes import BatchAxes
 from gatdiag.recorder.batches import Batches
@@ -32,6 +32,7 @@ from gatdiag.recorder.loop import LoopFacts
 from gatdiag.recorder.loss_graph import (
     compares_outputs,
     count_weights,
+    depends_on,
     describe_loss,
     follow_slope,
     has_divergence,
@@ -113,7 +114,6 @@ class Inspection:
         self._record: int | None = None
         self._inputs: list[dict[str, Any]] = []
         self._arguments: dict[str, list[str]] = {}  # what the model is called with
-        self._masks: set[str] = set()  # names of inputs that are added to scores of attention
         self._output: dict[str, Any] = {}
         self._graph: dict[str, Any] = {}
         self._foreign: list[weakref.ref[Tensor]] = []  # leaves of the graph that are not parameters of the model
@@ -124,6 +124,7 @@ class Inspection:
         self._labels: Tensor | None = None
         self._counted, self._uncounted = 0, 0  # losses that show labels, and that do not
         self._first_slope = 0.0  # norm of the first dL/dout
+        self._backward_passes, self._first_losses_in = 0, -1  # so far, and in which there was a cross-entropy
         self._sides: list[str] = []  # of the targets: above, below or around the outputs
         self._layers: dict[str, dict[str, Any]] = {}
         self._layers_at = 0  # the last step in which layers were inspected
@@ -132,6 +133,9 @@ class Inspection:
         self._has_several_kinds = False  # a convolution is given nodes of several kinds
         self._hops: dict[str, int] = {}  # layer -> over how many edges its messages go
         self._after_sigmoid: set[str] = set()  # layers
+        self._given: dict[str, dict[str, float]] = {}  # layer -> sizes of what it is given, if that is data
+        self._given_step = -1  # in which these were measured
+        self._embedded: dict[str, dict[str, Any]] = {}  # layer -> number of rows of its ids, and whether all are alike
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
         self._edge_weights: dict[str, dict[str, int]] = {}  # layer -> of negative ones, and of NaN
         self._reached: Tensor | None = None  # by an edge: the nodes of the last layer of this step that has edges
@@ -148,6 +152,7 @@ class Inspection:
         self._is_next_token: bool | None = None  # whether it is what the loss asks for; None if there are no tokens
         self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
         self._has_divergence = False  # the loss holds the exponential of it
+        self._has_other_outputs = False  # the loss depends on it
         self._loss_weights = 0  # matrices of another network between outputs and loss
         self._origins: set[str] = set()  # of the inputs: "data", "network" if another one computes them
         self._loss = math.nan  # of the running backward pass
@@ -168,14 +173,17 @@ class Inspection:
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
-    def on_layer(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+    def on_layer(self, layer: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Called after a layer in training: note its edges, dead inputs, and whether they come from a sigmoid."""
+        inputs = (*args, *kwargs.values())
         self._note_kind(layer, module, inputs)
+        self._note_ids(layer, module, inputs)
+        self._note_given(layer, module, inputs)
         self._axes.note_layer(layer, module, inputs)
         self._inspect_edges(layer, module, inputs)
         self._layers_at = self._step
         if not self._inputs and not self._first_inputs:
-            self._first_inputs = _data(module, inputs)
+            self._first_inputs = _data(_named_inputs(_argument_names(module), args, kwargs))
         tensors = [x for _, x in named_tensors(inputs) if not is_distributed(x)]
         self._precision.on_activations(tensors)
         x = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
@@ -190,6 +198,31 @@ class Inspection:
         share = criterion.zero_column_fraction(as_rows(x.detach(), channels))
         if share is not None:
             _call_on_host(self._note_zero_inputs, layer, self._step, share)
+
+    def _note_ids(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Note whether all rows that are embedded are alike."""
+        given = (x for _, x in named_tensors(inputs) if x.layout is torch.strided and not is_distributed(x))
+        ids = next(given, None) if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
+        if ids is None or not ids.dim() or not ids.numel():
+            return
+        known = self._embedded.get(layer, {"rows": 0, "entries": 0, "are_alike": True})
+        sizes = {"rows": max(known["rows"], len(ids)), "entries": max(known["entries"], ids.numel())}
+        alike = known["are_alike"] and bool((ids == ids[:1]).all())
+        self._embedded[layer], self._has_changed = {**sizes, "are_alike": alike}, True
+
+    def _note_given(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Note what the first weights are given, behind what rescales the data."""
+        if self._given_step not in (-1, self._step) or layer in self._given:
+            return
+        if not any(parameter.dim() > 1 for parameter in module.parameters()):
+            return
+        tensors = [x for _, x in named_tensors(inputs) if x.layout is torch.strided and not is_distributed(x)]
+        data = [x for x in tensors if x.is_floating_point() and x.dim() > 1 and x.numel() and not _is_weighed(x)]
+        if found := [criterion.input_statistics(layer, x) for x in data]:
+            self._given_step, self._has_changed = self._step, True
+            self._given[layer] = {
+                name: max(one.get(name, math.inf) for one in found) for name in ("largest_column", "largest_row")
+            } | {"row_norm": min(one.get("row_norm", math.inf) for one in found)}
 
     def _note_zero_inputs(self, layer: str, step: int, fraction: Tensor) -> None:
         share = float(fraction)
@@ -257,7 +290,7 @@ class Inspection:
         """Called after a training forward pass of the model; returns what `on_output_gradient` needs."""
         if not self._arguments:
             self._arguments = {"arguments": self._names[: len(args)], "keywords": [*kwargs]}
-        inputs = self._named_inputs(args, kwargs)
+        inputs = _named_inputs(self._names, args, kwargs)
         batch, is_new = self._batches.number([x for _, x in inputs])
         if is_new:
             self._inspect_inputs(inputs)
@@ -285,11 +318,6 @@ class Inspection:
         tokens = only_tokens([x for _, x in inputs], o) if self.is_due else None
         return Output(o.detach(), channels, self._step, batch, tokens)
 
-    def _named_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
-        named = [*zip(self._names, args, strict=False), *kwargs.items()]
-        tensors = (pair for key, item in named for pair in named_tensors(item, key))
-        return [(name, x) for name, x in tensors if x.layout is torch.strided and not is_distributed(x)]
-
     def _note_data(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
         for name, x in inputs:
             if x.is_floating_point() and x.dim() > 1 and x.numel() and not x.requires_grad:
@@ -307,7 +335,7 @@ class Inspection:
 
     def on_evaluation_end(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Called after a call of the model without gradients."""
-        named = self._named_inputs(args, kwargs)
+        named = _named_inputs(self._names, args, kwargs)
         self.evaluations.end([(name, x) for name, x in named if x.is_floating_point() and x.dim() > 1])
         self._has_changed = True
 
@@ -329,24 +357,24 @@ class Inspection:
             self._has_changed = True
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
-        floating = [(name, x) for name, x in inputs if x.is_floating_point() and name not in self._masks]
-        if not self._inputs:
-            self._masks |= {name for name, x in floating if _is_mask(x)}
-            floating = [(name, x) for name, x in floating if name not in self._masks]
+        floating = [(name, x) for name, x in inputs if x.is_floating_point()]
         if not self._inputs and floating:
             self._inputs = [criterion.input_statistics(name, x) for name, x in floating]
             self.evaluations.note_training_inputs([(name, x) for name, x in floating if x.dim() > 1])
             self._has_changed = True
-        elif not any(each["non_finite"] for each in self._inputs):
+        elif not any(map(criterion.is_broken, self._inputs)):
+            masks = {each["name"] for each in self._inputs if each["non_finite"]}
             for name, x in floating:
                 x = as_rows(x.detach())
                 if x.numel() and not (x.is_cpu and bool(x.sum().isfinite())):
                     broken = criterion.non_finite_entries(x)
-                    _call_on_host(self._note_broken_input, name, x.shape, self._step, broken)
+                    _call_on_host(self._note_broken_input, name, x.shape, self._step, name in masks, broken)
 
-    def _note_broken_input(self, name: str, shape: Sequence[int], step: int, broken: Tensor) -> None:
-        if broken[0] and not any(each["non_finite"] for each in self._inputs):
-            self._inputs = [{**criterion.describe_broken_input(name, shape, broken), "step": step}, *self._inputs]
+    def _note_broken_input(self, name: str, shape: Sequence[int], step: int, is_mask: bool, broken: Tensor) -> None:
+        found = {**criterion.describe_broken_input(name, shape, broken), "step": step}
+        is_new = criterion.is_broken(found) or (bool(broken[0]) and not is_mask)
+        if is_new and not any(map(criterion.is_broken, self._inputs)):
+            self._inputs = [found, *self._inputs]
             self._has_changed = True
 
     def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor], *, is_autocast: bool) -> None:
@@ -404,6 +432,7 @@ class Inspection:
         """Called at the beginning of a backward pass with what `backward()` was called on."""
         is_broken = not self._broken and any(loss.is_cpu and not bool(loss.isfinite()) for loss in losses)
         nodes, self._output_nodes = self._output_nodes, []
+        self._backward_passes += 1
         others, self._other_nodes, self._loss = self._other_nodes, [], math.nan
         if not losses or not nodes or not (self.is_due or is_broken):
             return
@@ -412,6 +441,7 @@ class Inspection:
         self._compares = self._compares or compares_outputs(losses[0], {*nodes, *others})
         latents = {*others} - {*nodes}
         self._has_divergence = self._has_divergence or has_divergence(losses[0], latents, nodes)
+        self._has_other_outputs = self._has_other_outputs or depends_on(losses[0], latents, nodes)
         own = {id(parameter) for parameter in self._model.parameters()}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         found["penalizes_weights"] = penalizes_weights(losses[0], {*nodes, *others}, own)
@@ -483,13 +513,16 @@ class Inspection:
         if not name:
             self._inspect_error(o, gradient, step)
             self._output["columns"] = criterion.column_errors(o, gradient)
+        if name.startswith("bce") and o.shape[1] > 1 and "columns_entropy" not in self._implied:
+            self._implied["columns_entropy"] = criterion.columns_entropy(gradient)
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
         if self._labels is None or not is_same_batch:
             self._labels = labels if self._labels is None else self._labels + labels
-        if name in criterion.ON_LOGITS and "first_cross_entropy" not in self._implied:
-            self._implied["first_cross_entropy"] = criterion.cross_entropy(o, gradient)
-            self._implied["loss_scale"] = criterion.scale_of_mean(name, o, gradient)
+        if name in criterion.ON_LOGITS and self._first_losses_in in (-1, self._backward_passes):
+            self._first_losses_in = self._backward_passes
+            found = criterion.cross_entropy(o, gradient), criterion.scale_of_mean(name, o, gradient)
+            self._implied |= criterion.add_losses(self._implied, *found)
 
     def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:
         if labels is not None:
@@ -612,12 +645,13 @@ class Inspection:
         live = {name: one for name, one in self._layers.items() if one["seen"] == self._layers_at}
         layers = {"zero_inputs": live, "after_sigmoid": sorted(self._after_sigmoid), "edges": self._edges,
                   "hops": self._hops, "rows": self._rows, "has_several_kinds": self._has_several_kinds}  # fmt: skip
+        layers |= {"given": self._given, "embedded": self._embedded}
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages, "relations": self._relations}
         of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end,
                 "compares_outputs": self._compares, "loss_weights": self._loss_weights,
-                "is_critic": len(self._origins) > 1,
+                "is_critic": len(self._origins) > 1, "has_other_outputs": self._has_other_outputs,
                 "latents": {**self._latents, "has_divergence": self._has_divergence}}  # fmt: skip
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
@@ -660,19 +694,22 @@ class Inspection:
         return {**first, "low": min(targets), "high": max(targets), "spread": spread}
 
 
-def _data(module: nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
-    """The floating-point matrices that a layer is given as data: named, and nothing that was computed with weights."""
-    named = [pair for name, item in zip(_argument_names(module), inputs, strict=False) for pair in
-             named_tensors(item, name)]  # fmt: skip
-    matrices = ((name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad)
-    return [(name, x) for name, x in matrices if x.layout is torch.strided and not is_distributed(x)]
+def _named_inputs(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    """The tensors that a module is called with, by the names of the arguments of its `forward`."""
+    named = [*zip(names, args, strict=False), *kwargs.items()]
+    tensors = (pair for key, item in named for pair in named_tensors(item, key))
+    return [(name, x) for name, x in tensors if x.layout is torch.strided and not is_distributed(x)]
 
 
-def _is_mask(x: Tensor) -> bool:
-    """Whether it is square, with zero and minus infinity only and a zero in each row, as what is added to attention."""
-    if x.dim() < 2 or x.shape[-1] != x.shape[-2] or not bool(x.isneginf().any()):
-        return False
-    return bool(((x == 0) | x.isneginf()).all()) and bool((x == 0).any(-1).all())
+def _data(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """The floating-point matrices that a layer is given as data: no sound masks, and nothing computed with weights."""
+    matrices = [(name, x) for name, x in named if x.is_floating_point() and x.dim() > 1 and not x.requires_grad]
+    return [(name, x) for name, x in matrices if not is_mask(name) or bool(x.isnan().any())]
+
+
+def _is_weighed(x: Tensor) -> bool:
+    """Whether a tensor was computed with matrices of weights, and not only rescaled."""
+    return any(isinstance(leaf, nn.Parameter) and leaf.dim() > 1 for leaf in graph_leaves(x))
 
 
 def _is_regular(x: Tensor) -> bool:

@@ -140,6 +140,23 @@ def penalizes_weights(loss: Tensor, outputs: Collection[Any], own: Collection[in
     return any(id(getattr(node, "variable", None)) in own for node in _nodes(loss.grad_fn, outputs))
 
 
+def depends_on(loss: Tensor, others: Collection[Any], outputs: Collection[Any]) -> bool:
+    """Whether a loss depends on something else that the model returned, and not only by its output.
+
+    Args:
+        loss: What `backward()` was called on.
+        others: The nodes that computed what else the model returned.
+        outputs: Those that computed its output.
+
+    Example:
+        >>> hidden = torch.ones(3, 2, requires_grad=True)
+        >>> out, other = hidden * 2, hidden * 3
+        >>> [depends_on(loss, {other.grad_fn}, {out.grad_fn}) for loss in (out.sum(), out.sum() + other.sum())]
+        [False, True]
+    """
+    return not {*others}.isdisjoint(_nodes(loss.grad_fn, {*others, *outputs}))
+
+
 def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[Any]) -> bool:
     """Whether a loss holds the exponential of something else that the model returned, as of a log-variance.
 

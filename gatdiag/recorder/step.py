@@ -257,14 +257,17 @@ class StepRecorder:
             self.layers.on_start(layer, module)
 
     @_contained("layer outputs")
-    def on_layer_end(self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any) -> LayerRun | None:
+    def on_layer_end(
+        self, layer: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any
+    ) -> LayerRun | None:
         """A layer has run."""
         if self._is_elsewhere() or (self._sample is None and self.has_begun_step):
             return None
         is_recorded = self._sample is not None and self._root.training and not is_in_backward_pass()
         is_inspected = is_recorded and self.inspection.is_due
         if is_inspected:
-            self.guard("signals", self.inspection.on_layer, layer, module, inputs)
+            self.guard("signals", self.inspection.on_layer, layer, module, args, kwargs)
+        inputs = (*args, *kwargs.values())
         run = self.layers.on_end(layer, module, inputs, returned, is_autocast=self.is_autocast)
         if is_inspected and run is not None:
             self.guard("gradients of time steps", self._watch_time, layer, module, inputs, returned, run[0].number)

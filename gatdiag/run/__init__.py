@@ -50,6 +50,7 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
     signals             null, missing, or what was observed once or a few times: {"inputs": [{"name", "rows",
                         "columns", "non_finite", ...}], "arguments" and "keywords" (names of what the model is called
                         with), "output": {"criterion", "labels", ...}, "zero_inputs",
+                        "given" (sizes of the data that the first weights get), "embedded" (ids that layers embed),
                         "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
                         the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
                         running statistics at the start}, "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient

@@ -41,7 +41,7 @@ _SIGNALS: Final = {
     "inputs?": [
         {
             "name": str,
-            **dict.fromkeys(("rows", "columns", "non_finite", "step?"), int),
+            **dict.fromkeys(("rows", "columns", "non_finite", "negative?", "step?"), int),
             "first?": [int],
             **dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER),
         }
@@ -51,8 +51,10 @@ _SIGNALS: Final = {
     "output?": {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
         **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_mean?", "implied_square?"), _NUMBER),
-        "target_variance?": _NUMBER,
-        **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
+        **dict.fromkeys(("target_variance?", "columns_entropy?"), _NUMBER),
+        **dict.fromkeys(
+            ("first_cross_entropy?", "loss_scale?", "columns_entropy?", "predicted_share?", "separation?"), _NUMBER
+        ),
         **dict.fromkeys(("unreachable_targets?", "last_cross_entropy?"), _NUMBER),
         "columns?": {"spread?": [_NUMBER], "error?": [_NUMBER]},
         **dict.fromkeys(("last_operation?", "criterion?", "side_of_targets?"), _TEXT),
@@ -63,6 +65,8 @@ _SIGNALS: Final = {
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
     },
     "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER, "seen?": _COUNT}},
+    "given?": {"*": dict.fromkeys(("largest_column", "largest_row", "row_norm"), _NUMBER)},
+    "embedded?": {"*": {**dict.fromkeys(("rows", "entries"), int), "are_alike": bool}},
     "repeats?": {"*": {"runs": int, "growth": float, "rising": float}},
     "propagations?": int,
     "hops?": {"*": int},
@@ -71,7 +75,7 @@ _SIGNALS: Final = {
     "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER, "pairs?": _NUMBER, "is_rearranged?": bool}},
     "relations?": {"*": {"count": int, "seen": [int]}},
     "recurrence?": {"*": {"runs": int, "first": _NUMBER, "largest": _NUMBER}},
-    **dict.fromkeys(("compares_outputs?", "is_critic?"), _FLAG),
+    **dict.fromkeys(("compares_outputs?", "is_critic?", "has_other_outputs?"), _FLAG),
     "loss_weights?": _COUNT,
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_geometric.nn import DenseGCNConv, DenseSAGEConv, dense_diff_pool
+from torch_geometric.nn import DenseGCNConv, DenseSAGEConv, GATConv, dense_diff_pool
 
 import gatdiag
 from gatdiag.diagnosis import diagnose
@@ -60,6 +60,158 @@ def test_a_few_equal_numbers_may_be_one_example(tmp_path, rows, columns, is_told
     assert (
         "input-constant" in codes(build(tmp_path / "run", logged={"loss": FLAT}, signals={"inputs": inputs}))
     ) == is_told
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+LENGTHS = torch.arange(40) % 5 + 4
+
+
+class Padded(nn.Module):
+    """Attention over sequences with padding, which is masked in one of the usual ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.tokens, self.how, self.out = nn.Embedding(10, 16), how, nn.Linear(16, 2)
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, tokens):
+        h, padding, order = self.tokens(tokens), tokens == 0, torch.arange(tokens.shape[1])
+        additive = torch.zeros(padding.shape).masked_fill(padding, -math.inf)
+        distance = 0.25 * (order - order[:, None]).float()
+        alibi = distance.masked_fill(order > order[:, None], -math.inf)
+        given = {
+            "boolean": {"key_padding_mask": padding},
+            "additive": {"key_padding_mask": additive},
+            "alibi": {"attn_mask": alibi},
+            "broken": {"attn_mask": alibi.nan_to_num(neginf=math.nan)},
+        }
+        return self.out(self.attend(h, h, h, need_weights=False, **given[self.how])[0].mean(1))
+
+
+@pytest.mark.parametrize("how", ["boolean", "additive", "alibi", "broken"])
+def test_minus_infinity_in_what_is_added_to_scores_is_a_mask(tmp_path, how):
+    torch.manual_seed(0)
+    tokens = torch.randint(1, 10, (40, 8))
+    tokens[torch.arange(8) >= LENGTHS[:, None]] = 0
+    model = Padded(how)
+    found = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(tokens), LENGTHS % 2), steps=6, warn=False)
+    assert (found.verdict.code == "input-nonfinite") == (how == "broken")
+    assert "need_weights" not in str(found)
+
+
+class Pointed(nn.Module):
+    """Attention pooling with a mask that the user makes, or logarithms of counts as features."""
+
+    def __init__(self, is_feature):
+        super().__init__()
+        self.read, self.score, self.out, self.is_feature = nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 2), is_feature
+
+    def forward(self, x, bias):
+        h = self.read(x + bias[..., None] if self.is_feature else x).relu()
+        weights = self.score(h)[..., 0] if self.is_feature else self.score(h)[..., 0] + bias
+        return self.out((weights.softmax(1)[..., None] * h).sum(1))
+
+
+@pytest.mark.parametrize("is_feature", [False, True])
+def test_minus_infinity_is_an_error_where_it_breaks_the_first_step(tmp_path, is_feature):
+    torch.manual_seed(0)
+    x, bias = torch.randn(40, 8, 6), (torch.arange(8) < LENGTHS[:, None]).float().log()
+    model = Pointed(is_feature)
+    loss_of = lambda _: F.cross_entropy(model(x, bias), LENGTHS % 2)  # noqa: E731
+    diagnosis = train(tmp_path / "run", model, loss_of, steps=6, warn=False)
+    assert (diagnosis.verdict.code == "input-nonfinite") == is_feature
+
+
+# --- the scale of inputs ----------------------------------------------------------------------------------------------
+
+
+class Divided(nn.Module):
+    """A network that standardizes what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.last(self.first((x - 100) / 300).relu())
+
+
+SCALES = torch.tensor([1.0, 50.0, 1.0, 1.0, 300.0, 1.0, 1.0, 1.0])
+
+
+def plain(*first):
+    return nn.Sequential(*first, nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "is_told"),
+    [
+        (lambda: plain(), lambda x: SCALES * x + 100, True),
+        (lambda: plain(nn.BatchNorm1d(8)), lambda x: SCALES * x + 100, False),
+        (Divided, lambda x: SCALES * x + 100, False),
+        (lambda: plain(), lambda x: 15 * x, False),
+        (lambda: plain(), lambda x: 127.5 * (x.clamp(-1, 1) + 1), True),
+    ],
+    ids=["raw", "normalized", "divided", "alike", "pixels"],
+)
+def test_what_the_first_weights_are_given_is_what_is_large(tmp_path, make, change, is_told):
+    torch.manual_seed(0)
+    x, y, model = change(torch.randn(100, 8)), torch.randint(2, (100,)), make()
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), y), lr=1e-3)
+    told = [one for one in diagnosis if one.code == "input-scale"]
+    assert bool(told) == is_told
+    assert not told or ("no learning rate suits all columns" in told[0].text) == (told[0].evidence[0].value > 200)
+
+
+def test_a_large_column_may_be_learned_with_a_loss_whose_lowest_value_is_unknown(tmp_path):
+    one = one_input(largest_column=12.0)
+    run = build(tmp_path / "run", logged={"loss": np.linspace(5.3, 4.9, STEPS)}, signals={"inputs": [one]})
+    assert Facts(run).state == "unknown"
+    assert "input-scale" not in codes(run)
+
+
+def test_a_single_layer_may_begin_small(tmp_path):
+    """Behind it nothing shrinks: the logits of a regression begin at zero."""
+    torch.manual_seed(0)
+    x, y, model = torch.randn(100, 8), torch.randint(2, (100,)), nn.Linear(8, 2)
+    nn.init.normal_(model.weight, std=1e-3)
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), y))
+    assert "init-too-small" not in {one.code for one in diagnosis}
+
+
+@pytest.mark.parametrize("model", [plain(), plain(nn.Identity())], ids=["input", "identity"])
+def test_the_fix_of_an_input_runs_in_a_script(tmp_path, model):
+    torch.manual_seed(0)
+    x, y = SCALES * torch.randn(100, 8), torch.randint(2, (100,))
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), y), lr=1e-3)
+    script = {"x": x, "model": model, "gatdiag": gatdiag, "torch": torch}
+    exec(diagnosis.verdict.remedy, script)
+    assert diagnosis.verdict.code == "input-scale"
+    assert script["x"].std(0).allclose(torch.ones(8), atol=0.01)
+    assert "x: what the model is called with" in diagnosis.verdict.remedy
+
+
+class Embedded(nn.Module):
+    """Nodes by learned numbers, with features of edges."""
+
+    def __init__(self):
+        super().__init__()
+        self.nodes = nn.Embedding(30, 8)
+        self.first, self.last = GATConv(8, 8, edge_dim=1), GATConv(8, 2, edge_dim=1)
+
+    def forward(self, ids, edge_index, ea):
+        return self.last(self.first(self.nodes(ids), edge_index, ea).relu(), edge_index, ea)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_constant_features_of_edges_leave_nodes_apart_and_constant_ids_do_not(tmp_path, is_constant):
+    torch.manual_seed(0)
+    edges, y, model = torch.randint(30, (2, 80)), torch.randint(2, (30,)), Embedded()
+    ids = torch.zeros(30, dtype=torch.long) if is_constant else torch.arange(30)
+    loss_of = lambda _: F.cross_entropy(model(ids, edges, torch.ones(80, 1)), y)  # noqa: E731
+    diagnosis = train(tmp_path / "run", model, loss_of)
+    assert ("input-constant" in {one.code for one in diagnosis}) == is_constant
 
 
 # --- dead units, and rows that are alike ------------------------------------------------------------------------------
@@ -318,6 +470,72 @@ def test_labels_are_not_counted_by_the_gradient_of_a_loss_that_breaks_at_once(tm
     given = {"logged": {"loss": loss}, "first_non_finite": broken if kind else None}
     run = build(tmp_path / "run", **given, signals={"output": {"labels": [0, 30]}})
     assert ("no-training-signal" in codes(run)) == is_told
+
+
+# --- rankings, pairs and many labels ----------------------------------------------------------------------------------
+
+
+class Pairs(nn.Module):
+    """Scores of pairs: with positive and negative ones apart, as their difference, or as candidates of each row."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.score, self.how = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)), how
+
+    def forward(self, better, worse):
+        high, low = self.score(better), self.score(worse)
+        return {"tuple": (high, low), "difference": high - low, "candidates": torch.cat([high, low], 1)}[self.how]
+
+
+def binary(scores, label):
+    return F.binary_cross_entropy_with_logits(scores, torch.full_like(scores, label))
+
+
+LOSSES = {
+    "tuple": lambda scores: binary(scores[0], 1.0) + binary(scores[1], 0.0),
+    "difference": lambda scores: binary(scores, 1.0),
+    "candidates": lambda scores: F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long)),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_what_is_better_may_come_first_in_each_row(tmp_path, how):
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 100, 8)
+    is_better = one[:, :1] > other[:, :1]
+    pairs, model = (torch.where(is_better, one, other), torch.where(is_better, other, one)), Pairs(how)
+    diagnosis = train(tmp_path / "run", model, lambda _: LOSSES[how](model(*pairs)))
+    assert "no-training-signal" not in {one.code for one in diagnosis}
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_labels_that_are_all_of_one_class_are_no_signal(tmp_path, columns):
+    torch.manual_seed(0)
+    x, model = torch.randn(100, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, columns))
+    diagnosis = train(
+        tmp_path / "run", model, lambda _: LOSSES["candidates" if columns > 1 else "difference"](model(x))
+    )
+    assert diagnosis.verdict.code == "no-training-signal"
+
+
+def test_the_losses_of_two_calls_add_up_in_that_of_a_constant_prediction(tmp_path):
+    torch.manual_seed(0)
+    (positive, negative), model = torch.randn(2, 100, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    positive[:, 0] += 1
+    loss_of = lambda _: binary(model(positive), 1.0) + binary(model(negative), 0.0)  # noqa: E731
+    train(tmp_path / "run", model, loss_of, steps=20)
+    assert Facts(gatdiag.load(tmp_path / "run")).chance_loss == pytest.approx(2 * math.log(2), rel=1e-3)
+
+
+def test_many_binary_labels_are_no_classes_of_which_one_is_right(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(100, 8)
+    y, model = (x @ torch.randn(8, 12) > 0).float(), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 12))
+    loss_of = lambda _: F.binary_cross_entropy_with_logits(model(x), y)  # noqa: E731
+    train(tmp_path / "run", model, loss_of, scores_of=lambda _: {"val_accuracy": 0.1}, steps=20)
+    share = y.mean(0)
+    expected = -(share * share.log() + (1 - share) * (1 - share).log()).mean()
+    assert Facts(gatdiag.load(tmp_path / "run")).chance_loss == pytest.approx(float(expected), rel=1e-3)
 
 
 # --- what others hid --------------------------------------------------------------------------------------------------

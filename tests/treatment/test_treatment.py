@@ -117,7 +117,7 @@ def test_one_cause_behind_another_is_treated_add_remedy(tmp_path):
     assert ["standardize_inputs", "learning_rate"] in names
     assert treatment.helped
     assert [action.name for action in treatment.after.actions] == ["standardize_inputs", "learning_rate"]
-    assert treatment.remedy.startswith("input = ")
+    assert treatment.remedy.startswith("x = ")
     assert treatment.remedy.count("optimizer = ") == 1
 
 

@@ -33,7 +33,9 @@ class Listener(Protocol):
     def on_layer_start(self, layer: str, module: nn.Module) -> None:
         """A layer is called, maybe by a backward pass."""
 
-    def on_layer_end(self, layer: str, module: nn.Module, inputs: Sequence[Any], returned: Any) -> Any:
+    def on_layer_end(
+        self, layer: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any
+    ) -> Any:
         """A layer has run. What this returns, unless it is None, is handed to `on_output_gradient`."""
 
     def on_model_end(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:

@@ -166,7 +166,7 @@ class ModuleHooks:
         if self._is_waiting or not self.is_attached or _should_ignore_call():
             return
         if (layer := self._layers.get(id(module))) is not None:
-            self._end_layer(*layer, (*args, *kwargs.values()), output)
+            self._end_layer(*layer, args, kwargs, output)
         if (norm := self._batch_norms.get(id(module))) is not None and not has_failed:
             self._listener.on_batch_norm(norm, module, (*args, *kwargs.values()))
         if not has_failed and (module is self._root or (layer is None and self._is_compiled_root(module))):
@@ -176,8 +176,10 @@ class ModuleHooks:
         """True for the compiled model, whose own call cannot be seen; by name, because its class is slow to import."""
         return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
 
-    def _end_layer(self, layer: str, module: nn.Module, inputs: tuple[Any, ...], returned: Any) -> None:
-        run = self._listener.on_layer_end(layer, module, inputs, returned)
+    def _end_layer(
+        self, layer: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any
+    ) -> None:
+        run = self._listener.on_layer_end(layer, module, args, kwargs, returned)
         output = None if run is None else first_tensor(returned)
         # a leaf (the user's own tensor, returned as it is) would keep its hooks forever
         if output is not None and output.requires_grad and not output.is_leaf:

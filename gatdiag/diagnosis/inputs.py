@@ -400,7 +400,8 @@ def check_permuted(facts: Facts) -> Finding | str | None:
         Evidence("share of the rows that came again in another order", permuted / again),
         Evidence("rows that came again", again, "rows"),
         threshold=f"Flagged from {threshold_text('permuted', 'came-again')}.",
-        severity="warning" if facts.state == "unknown" else None,
+        severity=facts.severity_of_start
+        or ("warning" if facts.state == "unknown" else None),  # they may be exchangeable
     )
 
 

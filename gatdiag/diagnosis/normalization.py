@@ -104,7 +104,7 @@ def _is_off(one: dict[str, Any]) -> bool:
 
 
 def _share_of_initial(facts: Facts, name: str, one: dict[str, Any]) -> float:
-    if one.get("momentum") is None:
+    if one.get("momentum") is None or name in (facts.signals.get("copied_statistics") or ()):
         return 0.0
     before = (facts.signals.get("batch_norms") or {}).get(name, 0)
     return float((1 - one["momentum"]) ** (facts.step_count + before))

@@ -167,14 +167,20 @@ def check_relu(facts: Facts) -> Finding | str | None:
     falsified_by="y.min() and y.max() are within what the last operation of the model can return.",
     severity="certain",
     is_independent=True,
-    limits={"unreachable": Limit(0.02, "share of the targets that no output can equal; of targets within the range 0")},
+    limits={
+        "unreachable": Limit(0.02, "share of the targets that no output can equal; of targets within the range 0"),
+        "unreachable-error": Limit(
+            0.1, "of a squared error is what these targets leave at least; less is noise beyond the range"
+        ),
+    },
 )
 def check_range(facts: Facts) -> Finding | str | None:
     """Targets of a regression that the last operation of the model (ReLU, sigmoid, tanh) cannot return."""
     share = facts.output.get("unreachable_targets")
     if share is None:
         return "the loss is no error of a regression, or was not seen"
-    if not share > limit("unreachable"):
+    least = facts.output.get("unreachable_error", math.nan)
+    if not share > limit("unreachable") or least < limit("unreachable-error") * facts.last_loss:
         return None
     operation = _last_operation(facts)
     return facts.finding(
@@ -182,6 +188,7 @@ def check_range(facts: Facts) -> Finding | str | None:
         f"The model ends in {operation.lower()}, and {percent(share)} of the targets are outside of what it returns "
         f"({_bounds(operation)}).",
         Evidence("share of the targets that the output cannot reach", share),
+        Evidence("part of the squared error at the end that no output can reduce", least / facts.last_loss),
         *_range(facts),
         threshold=f"Flagged above {threshold_text('unreachable')}.",
         remedy=Remedy(

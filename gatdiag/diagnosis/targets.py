@@ -139,12 +139,15 @@ def check_empty(facts: Facts) -> Finding | str | None:
     is_independent=True,
 )
 def check_is_output(facts: Facts) -> Finding | str | None:
-    """The target of a binary cross-entropy or divergence is computed by the model itself, with its gradient."""
+    """The target of a binary cross-entropy or divergence is computed by the model itself, with its gradient.
+
+    Beside a loss with labels it is a penalty, as on the entropy of predictions.
+    """
     loss = facts.loss_graph
     if not loss:
         return _NO_GRAPH
     name = str(loss.get("target_of") or "")
-    if not name.startswith(_BINARY):
+    if not name.startswith(_BINARY) or loss.get("has_labels"):
         return None
     return facts.finding(
         "target-is-output",
@@ -457,7 +460,7 @@ def _of_pairs(facts: Facts, names: Iterable[str]) -> Iterator[tuple[str, "pd.Ser
         "mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])  # a causal mask\n"
         "x = encoder(x, mask=mask, is_causal=True)  # of one direction, if it is a recurrent network"
     ),
-    severity="error",
+    severity="warning",  # what follows may be the target by design, of a network that is not to generate
     is_independent=True,
     limits={"leaks": Limit(0.01, "change of outputs if later tokens change, over their spread; causal ones 0 to 1e-5")},
 )
@@ -492,7 +495,8 @@ def _attention_ahead(facts: Facts) -> Finding | str | None:
         "target-leakage",
         "The target at each time is the next token of the input, and attention "
         f"({join_names([*map(short, ahead)], 3)}) reads all {max(ahead.values())} tokens, later ones, too: there is no "
-        "causal mask, so the model can copy what it is to predict, which is not there when it generates.",
+        "causal mask, so the model can copy what it is to predict, which is not there when it generates. "
+        "It is meant where each token is to be described from both sides.",
         Evidence("layers whose attention reads later tokens", len(ahead), "layers"),
         threshold="Exact: the last coefficient of the last time but one is not zero.",
     )

@@ -425,7 +425,9 @@ def check_mode(facts: Facts) -> Finding | None:
     norms = facts.signals.get("batch_norms") or {}
     if since is None or since > facts.step_count // 2 or not (dropout or norms):
         return None
-    few = [batches for batches in norms.values() if batches + since < limit("batches")]
+    copied = facts.signals.get("copied_statistics") or ()
+    known = [batches for name, batches in norms.items() if name not in copied]
+    few = [batches for batches in known if batches + since < limit("batches")]
     effects = ["dropout does nothing"] * bool(dropout)
     effects += ["batch normalization uses its running statistics, which are not updated"] * bool(norms)
     return facts.finding(

@@ -51,7 +51,7 @@ from gatdiag.recorder.messages import (
     weight_statistics,
 )
 from gatdiag.recorder.normalization import BatchNorms
-from gatdiag.recorder.outputs import latent_size, row_spread, unreachable_targets
+from gatdiag.recorder.outputs import latent_size, row_spread, unreachable_error, unreachable_targets
 from gatdiag.recorder.precision import PrecisionFacts
 from gatdiag.recorder.recurrence import Recurrence
 from gatdiag.recorder.samples import FlatParameters, Sample
@@ -157,6 +157,7 @@ class Inspection:
         self._origins: set[str] = set()  # of the inputs: "data", "network" if another one computes them
         self._loss = math.nan  # of the running backward pass
         self._first_rows: dict[str, float] = {}  # how much the rows of the first output differ
+        self._unreachable_error = math.inf  # the part of a squared error that these targets leave, smallest
         self._unreachable: float | None = None  # share of the targets that the output cannot reach, smallest
         self._recurrence = Recurrence()
         self._loss_graph: dict[str, Any] = {}
@@ -552,6 +553,8 @@ class Inspection:
         share = unreachable_targets(o, gradient, self._loss, operation, bound) or 0.0
         least = max if bound else min  # what is known of a Huber error is a bound from below
         self._unreachable = share if self._unreachable is None else least(share, self._unreachable)
+        if (error := unreachable_error(o, gradient, self._loss, operation)) is not None:
+            self._unreachable_error = min(error, self._unreachable_error)
 
     def on_repeated_run(self, layer: str, of_pass: int, runs: int, gradient: Tensor, *, is_first: bool) -> None:
         """Called with the gradient of the first or the last run of a layer that runs many times in a pass."""
@@ -667,6 +670,7 @@ class Inspection:
         output = {**self._output, **self._implied}
         if self._unreachable is not None:
             output["unreachable_targets"] = self._unreachable
+            output["unreachable_error"] = self._unreachable_error if math.isfinite(self._unreachable_error) else None
         if self._criteria:
             name = max({*self._criteria}, key=self._criteria.count)
             output |= {"criterion": name, "criterion_share": self._criteria.count(name) / len(self._criteria)}
@@ -718,26 +722,30 @@ def _is_regular(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).any() | (steps >= 0).all() | (steps <= 0).all())
 
 
-def modules_with_modes(model: nn.Module) -> dict[str, dict[str, Any]]:
+def modules_with_modes(model: nn.Module) -> dict[str, Any]:
     """What differs between training and evaluation mode, as it stands in meta.json.
 
+    Statistics of no batch that are not the initial ones were copied, as from a training before.
     Dropout by `torch.nn.functional.dropout` is known by its rate if this is in an attribute `dropout`, as in PyG.
 
     Example:
         >>> modules_with_modes(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.9)))
-        {'batch_norms': {'0': 0}, 'dropout': {'1.p': 0.9}}
+        {'batch_norms': {'0': 0}, 'dropout': {'1.p': 0.9}, 'copied_statistics': []}
     """
     batch_norms: dict[str, int] = {}
     dropout: dict[str, float] = {}
+    copied: list[str] = []
     for name, module in model.named_modules():
         buffers = dict(module.named_buffers(recurse=False))
         if "running_mean" in buffers:
             batch_norms[name] = int(buffers.get("num_batches_tracked", 0))
+            if not batch_norms[name] and bool((buffers["running_mean"] != 0).any()):
+                copied.append(name)
         attribute = "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout"
         rate = vars(module).get(attribute)  # without calling a property of the user's
         if isinstance(rate, float) and 0 < rate <= 1:
             dropout[f"{name}.{attribute}".lstrip(".")] = rate
-    return {"batch_norms": batch_norms, "dropout": dropout}
+    return {"batch_norms": batch_norms, "dropout": dropout, "copied_statistics": copied}
 
 
 def _call_on_host(function: Callable[..., None], *given: Any) -> None:

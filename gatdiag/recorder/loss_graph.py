@@ -49,6 +49,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "operations", from the loss to the output, without those on other ways to parameters; "empty", the first of
         them that computes nothing (a mean over no rows); "divides", whether a single number is divided by one that
         requires no gradient, as a sum by a count; "target_of", the loss whose target is computed by the model;
+        "has_labels", whether there is a loss with a target that the model does not compute;
         "divergence_of", the operation whose result kl_div is given;
         "multiple_of", the error that the loss is a multiple of, which is never negative, if it is nothing else;
         "bounded_slope", the distance from which on a Huber error has a constant slope;
@@ -72,6 +73,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "divides": any(map(_is_quotient_of_numbers, path)),
         "target_of": next((name for node, name in zip(path, names, strict=True) if _has_target_of(node, path, outputs)),
                           None),
+        "has_labels": any(_has_labels(node, path, outputs) for node in path),
         "divergence_of": next(filter(None, map(_input_of_divergence, path)), None),
         "ignored": next((number for number in map(_ignored_class, of_classes) if number is not None), None),
         "softmax_over_rows": any(map(_is_over_rows, of_classes)),
@@ -361,6 +363,11 @@ def _has_target_of(node: Any, path: Collection[Any], outputs: Collection[Any]) -
         return False
     target = node.next_functions[1][0]
     return target is not None and any(one in path or one in outputs for one in _nodes(target, outputs))
+
+
+def _has_labels(node: Any, path: Collection[Any], outputs: Collection[Any]) -> bool:
+    is_loss = operation_name(node).startswith((*_WITH_TARGET, "NllLoss"))
+    return is_loss and not _has_target_of(node, path, outputs)
 
 
 def _ignored_class(node: Any) -> int | None:

@@ -86,14 +86,46 @@ def unreachable_targets(
     if bound:
         return _unreachable_by_huber(o, g, bound, *RANGES[operation])
     each = [1 / count for count in _counts(g)]
-    slope = float(g.square().sum()) / (2 * loss)
-    if _is_one_of(slope, [*each, *(2 * one for one in each)]):
-        y, (low, high) = o - g / slope, RANGES[operation]
+    if (y := _targets(o, g, loss)) is not None:
+        low, high = RANGES[operation]
         margin = _MARGIN * float(y.std())
         return float(((y < low - margin) | (y > high + margin)).double().mean())
     size = g.abs()
     is_absolute = _is_one_of(float(size.max()), each) and float((size > 0.999 * size.max()).double().mean()) > _AT_BOUND
     return float(((o == 0) & (g > 0)).double().mean()) if is_absolute and operation == "Relu" else None
+
+
+def unreachable_error(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
+    """The squared error that is left if each output comes as near to its target as the last operation can.
+
+    Args:
+        o: The output (rows, columns).
+        gradient: dL/do.
+        loss: Its value.
+        operation: The name of the last operation, without "Backward0".
+
+    Returns:
+        In units of the loss; None if the operation has no bounds, or the loss is no squared error.
+
+    Example:
+        >>> import torch
+        >>> o, y = torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([[-1.0], [0.4], [2.0]])
+        >>> round(unreachable_error(o, 2 * (o - y) / 3, float((o - y).square().mean()), "Sigmoid"), 3)
+        0.667
+    """
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
+    y = _targets(o, g, loss) if operation in RANGES and bool(g.any()) and loss > 0 else None
+    if y is None:
+        return None
+    error = (o - y).square().sum()
+    return float((y - y.clamp(*RANGES[operation])).square().sum() / error) * loss if error > 0 else 0.0
+
+
+def _targets(o: Tensor, g: Tensor, loss: float) -> Tensor | None:
+    """The targets of a squared error; None if the loss is another one."""
+    each = [1 / count for count in _counts(g)]
+    slope = float(g.square().sum()) / (2 * loss)
+    return o - g / slope if _is_one_of(slope, [*each, *(2 * one for one in each)]) else None
 
 
 def _unreachable_by_huber(o: Tensor, g: Tensor, bound: float, low: float, high: float) -> float:

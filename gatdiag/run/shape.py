@@ -32,7 +32,7 @@ _LAW: Final = {
 }
 _LOSS: Final = {
     "operations?": [str],
-    **dict.fromkeys(("divides?", "softmax_over_rows?", "is_negative?", "penalizes_weights?"), bool),
+    **dict.fromkeys(("divides?", "softmax_over_rows?", "is_negative?", "penalizes_weights?", "has_labels?"), bool),
     **dict.fromkeys(("empty?", "target_of?", "divergence_of?", "multiple_of?"), _TEXT),
     "ignored?": _COUNT,
     "bounded_slope?": _NUMBER,
@@ -55,7 +55,7 @@ _SIGNALS: Final = {
         **dict.fromkeys(
             ("first_cross_entropy?", "loss_scale?", "columns_entropy?", "predicted_share?", "separation?"), _NUMBER
         ),
-        **dict.fromkeys(("unreachable_targets?", "last_cross_entropy?"), _NUMBER),
+        **dict.fromkeys(("unreachable_targets?", "unreachable_error?", "last_cross_entropy?"), _NUMBER),
         "columns?": {"spread?": [_NUMBER], "error?": [_NUMBER]},
         **dict.fromkeys(("last_operation?", "criterion?", "side_of_targets?"), _TEXT),
         **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),
@@ -125,6 +125,7 @@ _SIGNALS: Final = {
     "foreign_leaves?": int,
     "evaluation_from?": _COUNT,
     "batch_norms?": {"*": int},
+    "copied_statistics?": [str],
     "dropout?": {"*": float},
     **dict.fromkeys(("is_rough?", "is_linear_chain?", "has_scaled_loss?", "has_several_kinds?"), bool),
 }

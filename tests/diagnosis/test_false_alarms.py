@@ -538,6 +538,55 @@ def test_many_binary_labels_are_no_classes_of_which_one_is_right(tmp_path):
     assert Facts(gatdiag.load(tmp_path / "run")).chance_loss == pytest.approx(float(expected), rel=1e-3)
 
 
+# --- what is meant ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["columns", "exchangeable"])
+def test_inputs_in_another_order_may_be_exchangeable(tmp_path, counts):
+    torch.manual_seed(0)
+    x, model = torch.randn(64, 12), nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 2))
+    y = ((x.sum(1) if counts else x[:, 0]) > 0).long()
+    loss_of = lambda _: F.cross_entropy(model(x[:, torch.randperm(12)]), y)  # noqa: E731
+    told = {one.severity for one in train(tmp_path / "run", model, loss_of, lr=1e-3) if one.code == "input-permuted"}
+    assert ("error" in told) != counts
+    assert "warning" not in told
+
+
+@pytest.mark.parametrize("is_labeled", [False, True])
+def test_an_output_as_target_beside_labels_is_a_penalty(tmp_path, is_labeled):
+    torch.manual_seed(0)
+    x, model = torch.randn(80, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    y = (x[:, :1] > 0).float()
+
+    def loss_of(_):
+        scores = model(x)
+        penalty = F.binary_cross_entropy_with_logits(scores, scores.sigmoid())
+        return 0.1 * penalty + F.binary_cross_entropy_with_logits(scores[:40], y[:40]) if is_labeled else penalty
+
+    assert ("target-is-output" in {one.code for one in train(tmp_path / "run", model, loss_of)}) != is_labeled
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_copied_statistics_may_be_frozen(tmp_path, is_copied):
+    torch.manual_seed(0)
+    x = torch.randn(80, 8)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    if is_copied:
+        model[1].running_mean, model[1].running_var = model[0](x).mean(0).detach(), model[0](x).var(0).detach()
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x), (x[:, 0] > 0).long()), steps=20)
+    told = {one.severity for one in diagnosis if one.code == "evaluation-mode"}
+    assert told == ({"note"} if is_copied else {"warning"})
+
+
+@pytest.mark.parametrize("spread", [0.05, 1.0])
+def test_noise_beyond_the_range_of_an_output_is_no_target_to_reach(tmp_path, spread):
+    torch.manual_seed(0)
+    x, model = torch.randn(200, 6), nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+    y = (2 * x[:, :1]).sigmoid() + spread * torch.randn(200, 1)
+    diagnosis = train(tmp_path / "run", model, lambda _: F.mse_loss(model(x), y), steps=100, lr=0.02)
+    assert ("output-out-of-range" in {one.code for one in diagnosis}) == (spread == 1.0)
+
+
 # --- what others hid --------------------------------------------------------------------------------------------------
 
 LINEAR = {f"layer{number}": {"kind": "Linear"} for number in range(6)}

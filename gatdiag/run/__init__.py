@@ -53,7 +53,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         "given" (sizes of the data that the first weights get), "embedded" (ids that layers embed),
                         "edges", "unreached", "after_sigmoid", "foreign_leaves", "evaluation_from" (the step since which
                         the model is trained in evaluation mode, or null), "batch_norms" {module: batches of its
-                        running statistics at the start}, "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient
+                        running statistics at the start}, "copied_statistics" (those that are of none),
+                        "dropout" {attribute: rate}, "has_scaled_loss" (by a gradient
                         scaler), "is_linear_chain" (no activation between layers), "edge_weights", "messages" (labeled
                         nodes, and those of them that an edge reaches),
                         "loss_graph" and "broken_loss" (operations from the loss to the output, at the first records and
@@ -64,7 +65,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         "has_several_kinds" (of layers), "propagations" (sums over neighbors that the model makes
                         without a layer for it), "attention_peaks" {module: share of rows}, "repeats" {layer: how its
                         output grows where it runs many times in a pass},
-                        "compares_outputs" (with each other, by the loss), "loss_weights" (matrices of another network
+                        "compares_outputs" (with each other, by the loss), "has_other_outputs" (the loss depends on what
+                        the model returns beside its output), "loss_weights" (matrices of another network
                         between output and loss), "is_critic" (it is given data, and what another network computes
                         with weights), "relations" (kinds of edges that a layer has
                         weights for, and those that there are), "recurrence" (gradient of the first over that of the

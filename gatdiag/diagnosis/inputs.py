@@ -400,9 +400,13 @@ def check_permuted(facts: Facts) -> Finding | str | None:
         Evidence("share of the rows that came again in another order", permuted / again),
         Evidence("rows that came again", again, "rows"),
         threshold=f"Flagged from {threshold_text('permuted', 'came-again')}.",
-        severity=facts.severity_of_start
-        or ("warning" if facts.state == "unknown" else None),  # they may be exchangeable
+        severity="note" if _learns_steadily(facts) else "warning" if facts.state == "unknown" else None,
     )
+
+
+def _learns_steadily(facts: Facts) -> bool:
+    """The loss clearly falls, and never rose far: the entries may be exchangeable, as equal sensors are."""
+    return facts.severity_of_start == "note" and facts.loss_jump < 1 + limit("same-loss")
 
 
 @cause(

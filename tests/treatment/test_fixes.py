@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import gatdiag
 from gatdiag.diagnosis import CAUSES, inputs, precision, remedy, targets
 from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.fixes import _PRINTED, GLOROT, OF_DATA, Action, Remedy, paste
+from gatdiag.diagnosis.fixes import _PRINTED, GLOROT, OF_DATA, Action, Remedy, paste, variable
 from gatdiag.roles import FEATURE
 from gatdiag.treatment import ACTIONS
 from gatdiag.treatment.actions import TreatedModel, apply_actions
@@ -135,11 +135,11 @@ NOT_OFFERED = {  # what would fail is text that says when it can be done
 def after_pasting(kind, code):
     given = copy.deepcopy(dict(KINDS[kind].inputs))
     data = given.get("data", SimpleNamespace(**given))
-    pasted = Pasted(code, {"model": made(kind), "data": data, **given})
+    pasted = Pasted(code, {"model": made(kind), "data": data, **{variable(name): x for name, x in given.items()}})
     torch.manual_seed(1)
     pasted.after_making_the_model()
     for name in given:
-        given[name] = getattr(data, name) if name in OF_DATA else pasted.names[name]
+        given[name] = getattr(data, name) if name in OF_DATA else pasted.names[variable(name)]
     model = pasted.names["model"]
     pasted.names["optimizer"] = make_optimizer(model)
     pasted.after_making_the_optimizer()

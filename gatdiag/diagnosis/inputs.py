@@ -406,7 +406,7 @@ def check_permuted(facts: Facts) -> Finding | str | None:
 
 def _learns_steadily(facts: Facts) -> bool:
     """The loss clearly falls, and never rose far: the entries may be exchangeable, as equal sensors are."""
-    return facts.progress > limit("fall") and facts.loss_jump < 1 + limit("same-loss")
+    return facts.progress > 1.5 * limit("fall") and facts.loss_jump < 1 + limit("same-loss")
 
 
 @cause(

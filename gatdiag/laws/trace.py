@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
+from gatdiag.errors import ModelError
 from gatdiag.laws.exponents import Exponents
 from gatdiag.laws.flow import Flow, has_scale
 from gatdiag.laws.label import ZEROS, Label
@@ -119,18 +120,25 @@ class Trace(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operation, then apply its rule."""
-        if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        shape = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
+        kwargs, shape = kwargs or {}, None
+        with self._contained("in", func):
+            if any(getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is not _PLAIN_DISPATCH for kind in types):
+                return NotImplemented
+            shape = _first_shape(args)
         out = func(*args, **kwargs)
-        with unobserved():
+        with self._contained("in", func), unobserved():
             self._follow(func, _bind_arguments(func, args, kwargs), out, shape)
         return out
 
-    def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
+    def _contained(self, *where: object) -> AbstractContextManager[None]:
+        """A context for all but the operation itself; errors propagate, as the trace of a copy has nobody to spare."""
+        return nullcontext()
+
+    def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size | None) -> None:
         """Label the results of an operation that has just run."""
         check_time()
+        if shape is None:
+            raise ModelError("tensors without a shape (nested ones) cannot be followed")
         tests = (self._zero_tests, self.is_constant, self.is_shifted)
         call = Call(func, arguments, out, shape, self._exponents, self.label_of, *tests)
         self._find_constants(call)
@@ -281,6 +289,13 @@ def _memory_positions(tensor: Tensor) -> Tensor:
     """Positions of the entries in memory."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return torch.arange(count).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _first_shape(args: tuple[Any, ...]) -> torch.Size | None:
+    """The shape of the first argument, before an operation changes it; None if it is a tensor that has none."""
+    if not args or not isinstance(args[0], Tensor):
+        return torch.Size()
+    return None if args[0].is_nested else args[0].shape
 
 
 def _bind_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,25 +107,26 @@ class TrainingTrace(Trace):
         What has no schema (an operation on functions, as `flex_attention`) is not followed: its arguments must keep
         their scale. A parameter that has no shape yet is about to get one.
         """
+        if isinstance(func, torch._ops.OpOverload) and not any(map(is_lazy, args)):
+            return super().__torch_dispatch__(func, types, args, kwargs)
         if not isinstance(func, torch._ops.OpOverload):
-            with unobserved(), self._contained(f"in {func} in {self._current_module()}"):
+            with self._contained("in", func), unobserved():
                 self._fix(f"{func.name()} in {self._current_module()}", tensor_arguments(args, kwargs))
-        if not isinstance(func, torch._ops.OpOverload) or any(map(is_lazy, args)):
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
 
-    def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
+    def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size | None) -> None:
         if self.seconds > MAX_SECONDS:
             self.error = self.error or f"tracing was stopped after {MAX_SECONDS:g} s; gatdiag.find_laws has no limit"
             return
-        start, module = time.thread_time(), self._current_module()
-        with self._contained(f"in {func} in {module}"):
-            self.mixing.observe(func._schema.name.removeprefix("aten::"), arguments, out, module)
+        start = time.thread_time()
+        try:
+            self.mixing.observe(func._schema.name.removeprefix("aten::"), arguments, out, self._current_module())
             if self.error is None:
                 self._follow_within_limit(func, arguments, out, shape)
-        self.seconds += time.thread_time() - start
+        finally:
+            self.seconds += time.thread_time() - start
 
-    def _follow_within_limit(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size) -> None:
+    def _follow_within_limit(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size | None) -> None:
         tensors = tensor_arguments(list(arguments.values()), None)
         if _is_in_compiled_region():
             self._forget_written(func, arguments)
@@ -140,12 +141,13 @@ class TrainingTrace(Trace):
                 self._known[tensor] = True
 
     @contextmanager
-    def _contained(self, where: str) -> Iterator[None]:
-        """Keep what fails in here, which must never end the user's training, as the reason for no laws."""
+    def _contained(self, *where: object) -> Iterator[None]:
+        """Keep what fails first in here, which must never end the user's training, as the reason for no laws."""
         try:
             yield
         except Exception as error:
-            self.error = f"{type(error).__name__} {where}: {error}"
+            place = " ".join(map(str, where))
+            self.error = self.error or f"{type(error).__name__} {place} in {self._current_module()}: {error}"
 
     def _fix(self, cause: str, tensors: Iterable[Tensor]) -> None:
         """Require tensors to keep their scale."""

@@ -224,7 +224,8 @@ class Recorder:
             self._guard.warn(
                 "layers",
                 "no layer output was seen: layers inside compiled code, or whose forward is not called through the "
-                "module, cannot be recorded without changing the computation. Parameters and laws are recorded",
+                "module, cannot be recorded without changing the computation, nor can nested tensors. Parameters and "
+                "laws are recorded",
             )
 
     def _after_step(self) -> None:

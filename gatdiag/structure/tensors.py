@@ -77,8 +77,8 @@ def floating_tensors(output: Any) -> Iterator[Tensor]:
 
 
 def named_tensors(value: Any, name: str = "x") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested containers, with names such as "x" or "x[0]"."""
-    return walk(value, name, objects=False)
+    """All tensors in nested containers, with names such as "x" or "x[0]"; not nested tensors, which have no shape."""
+    return ((each, tensor) for each, tensor in walk(value, name, objects=False) if not tensor.is_nested)
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -87,7 +87,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    is_strided = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    is_strided = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_nested
     return is_strided and tensor.is_floating_point()
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
+from copy import deepcopy
 from functools import partial
 from linecache import getline
 from pathlib import Path
@@ -23,11 +24,12 @@ from torch import nn
 
 import gatdiag
 from gatdiag.errors import InputError
-from gatdiag.laws import training_trace
+from gatdiag.laws import trace, training_trace
 from gatdiag.recorder import RecordingWarning, TrainingWarning, plan
 from gatdiag.structure import deadline
 from tests.recorder.loops import Gat, graph, sgd, train, train_step
 
+NESTED = "ignore:The PyTorch API of nested tensors:UserWarning"  # which torch says once a process
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
@@ -226,6 +228,55 @@ def test_a_trace_that_takes_too_long_is_given_up_and_all_else_is_recorded(tmp_pa
     assert trained.losses == train().losses
     assert len(trained.run.parameters) == 5 * 3 * 6
     assert len(trained.run.neurons) == 0
+
+
+@pytest.mark.filterwarnings(NESTED)
+def test_nested_tensors_go_through_as_they_are(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    x = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(5, 3)])
+    untouched = deepcopy(model)
+    with pytest.warns(RecordingWarning, match="nor can nested tensors"):
+        with gatdiag.watch(model, tmp_path, every=1):
+            of_nested(model, x)
+    of_nested(untouched, x)
+    assert all(map(torch.equal, model.parameters(), untouched.parameters()))
+    run = gatdiag.load(tmp_path)
+    assert len(run.steps) == 2
+    assert len(run.parameters) == 2 * 4
+    assert not any("Error: Internal" in note for note in run.meta["notes"])
+    assert "tensors without a shape (nested ones) cannot be followed" in run.meta["laws"]["error"]
+
+
+def of_nested(model, x):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).to_padded_tensor(0.0).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.filterwarnings(NESTED)
+def test_outputs_of_nested_tensors_inside_a_model_are_recorded(tmp_path):
+    class Inner(nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.nested.as_nested_tensor([x[:2], x[2:]])).to_padded_tensor(0.0)
+
+    model = nn.Sequential(Inner(3, 4), nn.Linear(4, 1))
+    with gatdiag.watch(model, tmp_path, every=1):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            model(torch.randn(5, 3)).square().mean().backward()
+            optimizer.step()
+    assert gatdiag.load(tmp_path).layers.layer.nunique() == 2
+
+
+@pytest.mark.parametrize("place", ["_first_shape", "_bind_arguments"])
+def test_whatever_fails_beside_an_operation_gives_up_the_trace_alone(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(trace, place, mock.Mock(side_effect=RuntimeError("nobody expected this")))
+    trained, messages = warned(tmp_path / "run")
+    assert messages == []
+    assert trained.losses == train().losses
+    assert "nobody expected this" in gatdiag.load(tmp_path / "run").meta["laws"]["error"]
 
 
 def test_a_search_for_laws_that_takes_long_is_announced_once(tmp_path, capsys, monkeypatch):

@@ -128,7 +128,7 @@ def _sources(result: _Result) -> list[_Result]:
     """What a result was computed from, without what has other axes; what has its shape comes first."""
     found = []
     for node, number in result.node.next_functions:
-        if node is not None and node.next_functions:
+        if node is not None and node.next_functions and not node._input_metadata[number].is_nested_tensor:
             before = node._input_metadata[number].shape
             axes = _axes_before(result, before)
             found += [] if axes is None else [_Result(node, before, axes)]

@@ -31,6 +31,7 @@ from gatdiag.laws.training_trace import TrainingTrace, keep_from_dynamo
 from gatdiag.laws.zero_factors import only_times_zeros
 from gatdiag.structure.discovery import order_layers, parameters_by_layer
 from gatdiag.structure.layers import Structure
+from gatdiag.structure.modules import is_training, modules_of, named_parameters, own_parameters
 
 _MOST_CALLS = 2  # of one module that are traced: in the first step of a recurrent cell the state is zero
 _INFRASTRUCTURE = (
@@ -69,7 +70,7 @@ class ForwardTrace:
         self._running = Running(model)
         self._trace: TrainingTrace | None = None
         self._calls = Counter[int]()  # id of a module -> its calls from outside that were traced
-        self._cells = Counter[nn.Module]()  # recurrent ones -> how often they ran
+        self._cells = Counter[int]()  # ids of recurrent ones -> how often they ran
         self._uses: dict[str, None] = {}  # parameters that were read and modules that were called, in order
         self._is_tracing = False
         self._thread: int | None = None  # that is in a call
@@ -111,14 +112,14 @@ class ForwardTrace:
         self._running.enter(module)
         self._uses.setdefault(self._running.paths.get(id(module), ["?"])[0])
         if isinstance(module, nn.RNNCellBase) and self._is_tracing:
-            self._cells[module] += 1
+            self._cells[id(module)] += 1
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """To be called after each call of one of the model's modules, with None if it failed."""
         if self._thread != threading.get_ident():
             return
         if isinstance(module, nn.RNNBase) and self._is_tracing and _has_one_step(module, output):
-            self._cells[module] += 1
+            self._cells[id(module)] += 1
         self._running.leave()
         if not len(self._running):
             self._end(output)
@@ -140,7 +141,7 @@ class ForwardTrace:
         Returns:
             The laws, bound to the model's parameters; their residuals are NaN.
         """
-        trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad and not is_lazy(p)}
+        trained = {name: p for name, p in named_parameters(self._model) if p.requires_grad and not is_lazy(p)}
         if shared := find_shared_memory(trained):
             reason = "these two parameters share memory, so that each step moves it twice; no law is conserved"
             return Laws([], trained, [Exclusion(" and ".join(shared), reason)])
@@ -149,7 +150,11 @@ class ForwardTrace:
         if self._trace.error is not None:
             return Laws([], trained, [Exclusion("the forward pass", f"it cannot be traced: {self._trace.error}")])
         with torch.no_grad(), unobserved():
-            return _solve(self._trace, self._exponents, structure, trained, self._cells)
+            return _solve(self._trace, self._exponents, structure, trained, self._ran())
+
+    def _ran(self) -> list[tuple[nn.Module, int]]:
+        """The recurrent modules that ran, and how often."""
+        return [(module, self._cells[id(module)]) for module in modules_of(self._model) if id(module) in self._cells]
 
     def _begin(self, module: nn.Module) -> None:
         self._thread, self._outside = threading.get_ident(), _count_calls()
@@ -174,7 +179,7 @@ class ForwardTrace:
 def _can_trace(module: nn.Module) -> bool:
     """Whether a call is part of training (no evaluation, no repetition in the backward pass), and plain."""
     return (
-        (module.training or torch.is_grad_enabled())
+        (is_training(module) or torch.is_grad_enabled())
         and not torch.is_inference_mode_enabled()
         and not _is_in_backward()
         and not torch._C._is_tracing()
@@ -229,7 +234,7 @@ def _solve(
     exponents: Exponents,
     structure: Structure,
     trained: Mapping[str, nn.Parameter],
-    cells: Mapping[nn.Module, int],
+    cells: Iterable[tuple[nn.Module, int]],
 ) -> Laws:
     places = places_of(structure)
     gradients = {name: p.grad.to_dense() for name, p in trained.items() if p.grad is not None}
@@ -261,12 +266,15 @@ def _hold_padding(
 
 
 def _hold_states(
-    trace: TrainingTrace, exponents: Exponents, trained: Mapping[str, nn.Parameter], cells: Mapping[nn.Module, int]
+    trace: TrainingTrace,
+    exponents: Exponents,
+    trained: Mapping[str, nn.Parameter],
+    cells: Iterable[tuple[nn.Module, int]],
 ) -> None:
     """Fix what multiplies the state of a recurrent cell that ran once: nothing tells what its next state is."""
     names = {id(parameter): name for name, parameter in trained.items()}
-    for cell, calls in cells.items():
-        for key, parameter in cell.named_parameters():
+    for cell, calls in cells:
+        for key, parameter in own_parameters(cell).items():
             name = names.get(id(parameter))
             if calls == 1 and key.startswith("weight_hh") and name in trace.labels:
                 exponents.cause = "a single step of a recurrent layer"

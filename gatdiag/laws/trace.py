@@ -21,6 +21,7 @@ from gatdiag.laws.label import ZEROS, Label
 from gatdiag.laws.rules import RULES, Call, Labels, Rule, arrangement, elementwise, matrix, reduction
 from gatdiag.structure.deadline import check_time
 from gatdiag.structure.isolation import DispatchMode
+from gatdiag.structure.modules import named_modules
 
 OUTPUT: Final = "the output"
 
@@ -244,7 +245,7 @@ class Running:
 
     def __init__(self, model: nn.Module) -> None:
         self.paths: dict[int, list[str]] = defaultdict(list)  # id of a module -> several for a shared one
-        for path, module in model.named_modules(remove_duplicate=False):
+        for path, module in named_modules(model, remove_duplicate=False):
             self.paths[id(module)].append(path)
         self._stack: list[str] = []
 

@@ -30,6 +30,7 @@ from gatdiag.laws.label import Label
 from gatdiag.laws.mixing import Mixing
 from gatdiag.laws.rules import Call, Labels, Rule
 from gatdiag.laws.trace import OUTPUT, Running, Trace, unobserved
+from gatdiag.structure.modules import attributes_of, modules_of, named_modules, named_parameters
 from gatdiag.structure.tensors import tensor_arguments, walk
 
 _LONG = 1000
@@ -85,11 +86,11 @@ class TrainingTrace(Trace):
 
     def name_parameters(self) -> None:
         """Note the model's parameters, also those that have no shape yet."""
-        self._names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in named_parameters(self._model)}
         self._attributes = {
             id(value): f"{path}.{name}".lstrip(".")
-            for path, module in self._model.named_modules()
-            for name, value in vars(module).items()
+            for path, module in named_modules(self._model)
+            for name, value in attributes_of(module).items()
             if isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
         }
 
@@ -328,8 +329,8 @@ class TrainingTrace(Trace):
 
 def _own_tensors(model: nn.Module) -> Iterator[Tensor]:
     """Buffers and other tensors among a model's attributes, also in containers; long ones hold data."""
-    for module in model.modules():
-        waiting, seen = [vars(module)], set[int]()
+    for module in modules_of(model):
+        waiting, seen = [attributes_of(module)], set[int]()
         while waiting:
             value: Any = waiting.pop()
             if isinstance(value, Tensor):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.recorder import criterion
+from gatdiag.structure.modules import is_training, modules_of, named_parameters
 from gatdiag.structure.tensors import all_tensors
 
 _CALLS: Final = 20  # that are counted
@@ -45,7 +46,7 @@ class Evaluations:
     def start(self) -> None:
         """A call begins."""
         self._before = None
-        if self._quiet < _COMPARED and not any(module.training for module in self._model.modules()):
+        if self._quiet < _COMPARED and not any(map(is_training, modules_of(self._model))):
             self._before = random_states(self._model)
 
     def end(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
@@ -55,7 +56,7 @@ class Evaluations:
             inputs: The floating-point ones, by name.
         """
         self._calls += 1
-        self._training += self._model.training
+        self._training += is_training(self._model)
         if self._before is None:
             return
         self._quiet += 1
@@ -85,7 +86,7 @@ def _has_enough_rows(x: Tensor) -> bool:
 
 def random_states(model: nn.Module) -> list[Tensor]:
     """The states of torch's random numbers on the CPU and on the model's devices, without waiting for them."""
-    devices = {tensor.device for tensor in all_tensors([*model.parameters()]) if tensor.is_cuda}
+    devices = {tensor.device for tensor in all_tensors(dict(named_parameters(model))) if tensor.is_cuda}
     if devices and torch.cuda.is_current_stream_capturing():
         return []
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in sorted(devices, key=str))]

@@ -58,6 +58,14 @@ from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
 from gatdiag.recorder.tokens import is_next_token, only_tokens
 from gatdiag.structure.adapters import adapter_name
+from gatdiag.structure.modules import (
+    attributes_of,
+    is_training,
+    modules_of,
+    named_modules,
+    named_parameters,
+    own_buffers,
+)
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor, graph_leaves, named_tensors, walk
 
@@ -237,7 +245,7 @@ class Inspection:
     def _note_kind(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Note whether a convolution is given nodes of several kinds, and over how many hops it sums."""
         self._has_several_kinds |= hasattr(type(module), "propagate") and has_several_kinds(inputs)
-        if adapter_name(module) in _PROPAGATING and isinstance(hops := getattr(module, "K", None), int):
+        if adapter_name(module) in _PROPAGATING and isinstance(hops := attributes_of(module).get("K"), int):
             self._hops[layer] = hops
 
     def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
@@ -250,7 +258,7 @@ class Inspection:
         is_plain = needed > 0 and not has_several_kinds(inputs) and needed <= nodes
         if is_plain:
             self._data.note_edges(nodes, needed)
-            self._data.note_cached(layer, edges, is_cached=getattr(module, "cached", False) is True)
+            self._data.note_cached(layer, edges, is_cached=attributes_of(module).get("cached") is True)
             self._inspect_messages(layer, module, inputs, edges, nodes)
         self._inspect_relations(layer, module, inputs)
         is_known = any(each["connected"] >= _CONNECTED for each in self._edges.values())
@@ -277,7 +285,7 @@ class Inspection:
     def _inspect_messages(
         self, layer: str, module: nn.Module, inputs: Sequence[Any], edges: Tensor, nodes: int
     ) -> None:
-        if getattr(module, "flow", "") == "target_to_source":
+        if attributes_of(module).get("flow") == "target_to_source":
             edges = edges.flip(0)
         self._reached = reached_nodes(edges, nodes)
         weights = edge_weights(inputs, edges)
@@ -329,7 +337,7 @@ class Inspection:
         self._has_changed = True
 
     def _note_origin(self, inputs: Sequence[Tensor]) -> None:
-        own = {id(parameter) for parameter in self._model.parameters()}
+        own = {id(parameter) for _, parameter in named_parameters(self._model)}
         behind = (leaf for x in inputs if x.grad_fn is not None for leaf in graph_leaves(x))
         is_computed = any(isinstance(leaf, nn.Parameter) and id(leaf) not in own for leaf in behind)
         self._origins |= {"network" if is_computed else "data"} if inputs else set()
@@ -380,7 +388,7 @@ class Inspection:
 
     def _inspect_graph(self, o: Tensor, inputs: Sequence[Tensor], *, is_autocast: bool) -> None:
         """Find the parameters that the output does not depend on, and leaves that are neither parameters nor inputs."""
-        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        names = {id(parameter): name for name, parameter in named_parameters(self._model)}
         given = {id(leaf) for x in inputs for leaf in (x, *graph_leaves(x))}  # adversarial noise, another network
         self._unreached = {*names}
         for leaf in graph_leaves(o):
@@ -443,7 +451,7 @@ class Inspection:
         latents = {*others} - {*nodes}
         self._has_divergence = self._has_divergence or has_divergence(losses[0], latents, nodes)
         self._has_other_outputs = self._has_other_outputs or depends_on(losses[0], latents, nodes)
-        own = {id(parameter) for parameter in self._model.parameters()}
+        own = {id(parameter) for _, parameter in named_parameters(self._model)}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         found["penalizes_weights"] = penalizes_weights(losses[0], {*nodes, *others}, own)
         if is_broken:
@@ -579,8 +587,8 @@ class Inspection:
         if not self._modules:
             self._modules = modules_with_modes(self._model)
             self._has_changed = True
-        is_training = self._model.training or any(module.training for module in self._model.modules())
-        since = None if is_training else self._step if self._evaluation_from is None else self._evaluation_from
+        trains = is_training(self._model) or any(map(is_training, modules_of(self._model)))
+        since = None if trains else self._step if self._evaluation_from is None else self._evaluation_from
         self._has_changed |= since != self._evaluation_from
         self._evaluation_from = since
         if self._step == 0 and self._foreign:
@@ -735,14 +743,14 @@ def modules_with_modes(model: nn.Module) -> dict[str, Any]:
     batch_norms: dict[str, int] = {}
     dropout: dict[str, float] = {}
     copied: list[str] = []
-    for name, module in model.named_modules():
-        buffers = dict(module.named_buffers(recurse=False))
+    for name, module in named_modules(model):
+        buffers = own_buffers(module)
         if "running_mean" in buffers:
             batch_norms[name] = int(buffers.get("num_batches_tracked", 0))
             if not batch_norms[name] and bool((buffers["running_mean"] != 0).any()):
                 copied.append(name)
         attribute = "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout"
-        rate = vars(module).get(attribute)  # without calling a property of the user's
+        rate = attributes_of(module).get(attribute)
         if isinstance(rate, float) and 0 < rate <= 1:
             dropout[f"{name}.{attribute}".lstrip(".")] = rate
     return {"batch_norms": batch_norms, "dropout": dropout, "copied_statistics": copied}

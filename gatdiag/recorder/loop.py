@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder.samples import is_readable
 
@@ -26,7 +27,7 @@ class LoopFacts:
         self._passes = self._steps = self._new = self._turns = 0
         self._sizes: list[complex] = []  # of the parameters, at the first pass
         self._moves = False  # the weights differ at a later pass without a step that was seen
-        self._known = weakref.WeakSet[Optimizer]()
+        self._known = WeakIdKeyDictionary()  # optimizers, by identity
         self._last: weakref.ref[Optimizer] | None = None
         self._weights = _Weights()
 
@@ -45,7 +46,7 @@ class LoopFacts:
         """Called before each recorded step; returns whether the weights have been overwritten since the last one."""
         self._steps += 1
         remembering = [each for each in optimizers if any(map(_remembers, each.param_groups))]
-        if remembering and self._known.isdisjoint(remembering):
+        if remembering and not any(each in self._known for each in remembering):
             self._new += 1
         for optimizer in optimizers:
             self.on_optimizer(optimizer)
@@ -55,7 +56,7 @@ class LoopFacts:
         """Called for each optimizer of a recorded step, in order."""
         last = None if self._last is None else self._last()
         self._turns += optimizer in self._known and last is not optimizer
-        self._known.add(optimizer)
+        self._known[optimizer] = True
         self._last = weakref.ref(optimizer)
 
     def after_step(self, parameters: Sequence[Tensor], step: int, *, is_due: bool) -> None:

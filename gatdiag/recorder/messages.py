@@ -6,6 +6,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from gatdiag.structure.modules import attributes_of
+
 _MIN_EDGES: Final = 20  # fewer may be symmetric by chance
 _MAX_EDGES: Final = 2_000_000  # to be sorted
 _NEARLY_ALL: Final = 0.9
@@ -34,13 +36,13 @@ def weight_statistics(module: nn.Module, weights: Tensor, edges: Tensor, nodes: 
         "non_finite": int((~weights.isfinite()).sum()),
     }
     degrees = torch.zeros(nodes, dtype=weights.dtype, device=weights.device).index_add_(0, edges[1], weights)
-    loop = float(getattr(module, "add_self_loops", False))
+    loop = float(attributes_of(module).get("add_self_loops") is True)
     return {**found, "negative_degrees": int((degrees + loop < 0).sum()) if _normalizes(module) else 0}
 
 
 def _normalizes(module: nn.Module) -> bool:
     """Whether a convolution of PyG divides by the roots of the degrees."""
-    switch = getattr(module, "normalize", None)
+    switch = attributes_of(module).get("normalize")
     is_symmetric = type(module).__name__ in ("ChebConv", "ARMAConv", "SGConv", "LGConv", "SSGConv")
     return bool(switch) if isinstance(switch, bool) else is_symmetric
 
@@ -104,7 +106,7 @@ def kinds_of_edges(module: nn.Module, inputs: Sequence[Any]) -> tuple[int, list[
         >>> kinds_of_edges(RGCNConv(4, 4, num_relations=3), (torch.zeros(2, 4), edges, kinds))
         (3, [0, 2])
     """
-    count = getattr(module, "num_relations", None)
+    count = attributes_of(module).get("num_relations")
     kinds = [x for x in inputs if isinstance(x, Tensor) and x.dim() == 1 and x.dtype == torch.int64]
     if not isinstance(count, int) or not kinds:
         return None

@@ -19,13 +19,15 @@ from gatdiag.quantities import QUANTITIES
 from gatdiag.recorder.settings import Selection
 from gatdiag.run.laws import pack
 from gatdiag.structure import Layer
+from gatdiag.structure.modules import named_parameters
+from gatdiag.structure.optimizers import plain_setting
 
 _DESCRIBED = ("name", "table", "label", "unit", "equation", "paper", "high", "low")
 
 
 def describe_model(model: nn.Module) -> dict[str, str]:
     """Class, device and dtype."""
-    first = next(iter(model.parameters()), None)
+    first = next((parameter for _, parameter in named_parameters(model)), None)
     return {
         "model": type(model).__name__,
         "device": "none" if first is None else str(first.device),
@@ -101,7 +103,7 @@ def describe_optimizer(optimizer: Optimizer, names: Mapping[int, str], step: int
     """
     groups = [
         {
-            **{key: _to_json(value) for key, value in group.items() if key != "params"},
+            **{key: plain_setting(value) for key, value in group.items() if key != "params"},
             "parameters": [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
         }
         for group in optimizer.param_groups
@@ -145,11 +147,3 @@ def _settings(optimizer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if name != key}
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [_to_json(item) for item in value]
-    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)

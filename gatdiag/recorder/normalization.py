@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gatdiag.recorder.shards import is_distributed
+from gatdiag.structure.modules import is_training, named_modules, own_buffers
 
 _RECENT: Final = 3  # batches, of which the one that the running statistics fit best counts
 
 
 def find_batch_norms(model: nn.Module) -> dict[int, str]:
     """The id of each batch normalization -> its name; none of those whose batches are those of all processes."""
-    named = model.named_modules()
+    named = named_modules(model)
     return {id(m): name for name, m in named if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)}
 
 
@@ -28,19 +29,20 @@ class BatchNorms:
 
     def note(self, name: str, module: nn.Module, x: Any, call_on_host: Callable[..., None]) -> None:
         """Called after a batch normalization in training mode has taken its input."""
-        if not isinstance(module, _BatchNorm) or not module.training or not isinstance(x, Tensor) or x.dim() < 2:
+        if not isinstance(module, _BatchNorm) or not is_training(module) or not isinstance(x, Tensor) or x.dim() < 2:
             return
         if is_distributed(x) or x.layout is not torch.strided or not x.numel():
             return
         rows = x.numel() // x.shape[1]
         known = self._found.setdefault(name, {"rows": rows, "most_rows": rows, "channels": x.shape[1]})
         known["rows"], known["most_rows"] = min(rows, known["rows"]), max(rows, known["most_rows"])
-        if module.running_mean is None or module.running_var is None:
+        running = own_buffers(module)
+        if "running_mean" not in running or "running_var" not in running:
             return
         known["momentum"] = module.momentum
         variance, mean = torch.var_mean(x.detach().float(), [0, *range(2, x.dim())], correction=0)
-        evaluated = torch.stack([mean - module.running_mean, *((v + module.eps).sqrt() for v in
-                                                               (variance, module.running_var))])  # fmt: skip
+        deviations = ((v + module.eps).sqrt() for v in (variance, running["running_var"]))
+        evaluated = torch.stack([mean - running["running_mean"], *deviations])
         call_on_host(self._note_distance, name, evaluated)
 
     def _note_distance(self, name: str, evaluated: Tensor) -> None:

@@ -27,6 +27,7 @@ from gatdiag.roles import ATTENTION
 from gatdiag.structure import Layer, Structure, discover
 from gatdiag.structure.deadline import time_limit
 from gatdiag.structure.discovery import discover_in_order
+from gatdiag.structure.modules import attributes_of, modules_of, named_buffers, named_parameters
 from gatdiag.structure.replica import initialized_parameters
 
 # Laws with a larger delta at the first step, relative to its terms, are dropped. The largest of 381 models was 2e-5 in
@@ -105,7 +106,7 @@ def select_layers(structure: Structure, layer_filter: Callable[[str], bool]) -> 
 
 def find_static_layers(model: nn.Module, layer_filter: Callable[[str], bool]) -> tuple[Layer, ...]:
     """The layers as far as they are known before a forward pass; empty for a lazy model."""
-    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+    if any(is_lazy(tensor) for _, tensor in (*named_parameters(model), *named_buffers(model))):
         return ()
     return select_layers(discover(model), layer_filter)
 
@@ -133,7 +134,7 @@ def make_plan(
     if distributed:
         partial = layers_with_partial_outputs(model)
         layers = tuple(_without(layer, distributed) for layer in layers if layer.name not in partial)
-    tensors = dict(model.named_parameters())
+    tensors = dict(named_parameters(model))
     infos = [info for layer in layers for info in layer.parameters]
     attention = frozenset(info.name for info in infos if info.role == ATTENTION)
     parameters = ParameterMeasurer({info.name: tensors[info.name] for info in infos}, attention)
@@ -242,13 +243,14 @@ class Binding:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        tables: list[dict[str, Any]] = [table for module in modules for table in (module._modules, module._parameters)]
+        modules = [module for module in modules_of(model) if not isinstance(module, torch.jit.ScriptModule)]
+        of_modules = map(attributes_of, modules)
+        tables: list[dict[str, Any]] = [own[table] for own in of_modules for table in ("_modules", "_parameters")]
         entries = [(table, key, value) for table in tables for key, value in table.items()]
         self._table_of: list[dict[str, Any]] = [table for table, _, _ in entries]
         self._keys = [key for _, key, _ in entries]
         self._values = [value for _, _, value in entries]
-        self.named = dict(model.named_parameters())
+        self.named = dict(named_parameters(model))
 
     def is_intact(self) -> bool:
         """True if nothing was replaced or removed; fast (some 30 ns per entry), because every step calls it."""
@@ -257,6 +259,6 @@ class Binding:
 
 def first_replaced(before: Binding, model: nn.Module, recorded: Sequence[Tensor]) -> str | None:
     """The name of a recorded parameter that the model no longer holds; None if it holds all."""
-    present = {id(parameter) for parameter in model.parameters()}
+    present = {id(parameter) for _, parameter in named_parameters(model)}
     held = {id(tensor) for tensor in recorded} - present
     return next((name for name, parameter in before.named.items() if id(parameter) in held), None)

@@ -8,21 +8,23 @@ from typing import Any
 
 from torch import nn
 
+from gatdiag.structure.modules import named_modules, named_parameters, own_parameters
+
 
 def distributed_parameters(model: nn.Module) -> frozenset[str]:
     """Names of the parameters that are distributed; FSDP puts them together while a module runs."""
-    gathered = [f"{name}." if name else "" for name, module in model.named_modules() if _is_gathered(module)]
-    names = (name for name, parameter in model.named_parameters() if is_distributed(parameter))
-    return frozenset(names) | {name for name, _ in model.named_parameters() if any(map(name.startswith, gathered))}
+    gathered = [f"{name}." if name else "" for name, module in named_modules(model) if _is_gathered(module)]
+    names = (name for name, parameter in named_parameters(model) if is_distributed(parameter))
+    return frozenset(names) | {name for name, _ in named_parameters(model) if any(map(name.startswith, gathered))}
 
 
 def layers_with_partial_outputs(model: nn.Module) -> frozenset[str]:
     """Names of the modules of which this process computes a part, as in tensor parallelism."""
-    gathered = [f"{name}." if name else "" for name, module in model.named_modules() if _is_gathered(module)]
+    gathered = [f"{name}." if name else "" for name, module in named_modules(model) if _is_gathered(module)]
     return frozenset(
         name
-        for name, module in model.named_modules()
-        if not any(map(f"{name}.".startswith, gathered)) and any(map(is_distributed, module.parameters(recurse=False)))
+        for name, module in named_modules(model)
+        if not any(map(f"{name}.".startswith, gathered)) and any(map(is_distributed, own_parameters(module).values()))
     )
 
 

@@ -8,7 +8,6 @@ nothing is measured, and only the first call of the model is noticed.
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
@@ -38,6 +38,7 @@ from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure.adapters import EXPLAINER_MASK
+from gatdiag.structure.modules import is_training, named_parameters
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor
 
@@ -145,12 +146,12 @@ class StepRecorder:
         self._raw_norms: Any = None  # instead, their norms
         self._scaler = settings.scaler
         # optimizers described in meta.json -> the first parameter of the model that each holds, and the number of all
-        self._known_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[str, int]]()
+        self._known_optimizers = WeakIdKeyDictionary()
         self._step_optimizers: Sequence[Optimizer] = ()  # of the open step
 
     def find_parameters(self) -> list[nn.Parameter]:
         """The parameters of the model."""
-        return [parameter for name, parameter in self._root.named_parameters() if not name.endswith(EXPLAINER_MASK)]
+        return [parameter for name, parameter in named_parameters(self._root) if not name.endswith(EXPLAINER_MASK)]
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ class StepRecorder:
             return
         if self.optimizers.is_open:
             self.optimizers.on_forward_start()
-        if not self.has_begun_step and self._root.training:
+        if not self.has_begun_step and is_training(self._root):
             if not self.optimizers.is_open:
                 self.scalars.log_trainer(self.counter.last_step)
             self.has_begun_step = True
@@ -263,7 +264,7 @@ class StepRecorder:
         """A layer has run."""
         if self._is_elsewhere() or (self._sample is None and self.has_begun_step):
             return None
-        is_recorded = self._sample is not None and self._root.training and not is_in_backward_pass()
+        is_recorded = self._sample is not None and is_training(self._root) and not is_in_backward_pass()
         is_inspected = is_recorded and self.inspection.is_due
         if is_inspected:
             self.guard("signals", self.inspection.on_layer, layer, module, args, kwargs)
@@ -301,7 +302,7 @@ class StepRecorder:
         if self._is_elsewhere():
             return
         self.layers.on_return()
-        if self._sample is None or not self._root.training or is_in_backward_pass():
+        if self._sample is None or not is_training(self._root) or is_in_backward_pass():
             return
         self.guard("this step", self._add_unfrozen)
         found = self.inspection.on_forward(args, kwargs, output, is_autocast=self.is_autocast)
@@ -312,8 +313,8 @@ class StepRecorder:
     @_contained("signals")
     def on_batch_norm(self, name: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """A batch normalization has run."""
-        is_training = self._sample is not None and self._root.training and not is_in_backward_pass()
-        if is_training and self.inspection.is_due and not self._is_elsewhere():
+        trains = self._sample is not None and is_training(self._root) and not is_in_backward_pass()
+        if trains and self.inspection.is_due and not self._is_elsewhere():
             self.inspection.on_batch_norm(name, module, inputs)
 
     @_contained("signals")
@@ -379,7 +380,7 @@ class StepRecorder:
             return self.plan.parameters.flat
         if self._flat is None:
             names = distributed_parameters(self._root)
-            own = [p for name, p in self._root.named_parameters() if name not in names and not is_lazy(p)]
+            own = [p for name, p in named_parameters(self._root) if name not in names and not is_lazy(p)]
             self._flat = FlatParameters(own)
         return self._flat
 
@@ -551,7 +552,7 @@ class StepRecorder:
         if count > known:
             if not always and not self.optimizers.holds_model_parameters(optimizer):
                 return
-            names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+            names = {id(parameter): name for name, parameter in named_parameters(self._root)}
             first = first or next((names[key] for key in parameters_of(optimizer) if key in names), "")
             self._known_optimizers[optimizer] = first, count
             step = self.counter.step
@@ -595,7 +596,7 @@ class StepRecorder:
             self.guard("signals", self.inspection.note_mixing, trace.mixing)
         self.modules.end_trace()
         self._binding = Binding(self._root)
-        is_on_accelerator = any(parameter.device.type != "cpu" for parameter in self._root.parameters())
+        is_on_accelerator = any(parameter.device.type != "cpu" for _, parameter in named_parameters(self._root))
         is_low_precision = self.layers.saw_low_precision or is_on_accelerator  # which may use TF32
         plan, message = make_plan(
             self._root, trace, self._settings, self._gradients_after_backward(), is_low_precision=is_low_precision

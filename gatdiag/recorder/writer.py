@@ -23,6 +23,7 @@ from gatdiag.run import Run, Store, load
 from gatdiag.run.files import snapshot_path
 from gatdiag.run.tables import is_logged
 from gatdiag.structure import Layer
+from gatdiag.structure.optimizers import plain_setting
 
 _MAX_RATES = 100
 _MAX_NAMES = 900
@@ -175,10 +176,12 @@ class Writer:
         row = self.row(step)
         for key, rate in rates.items():
             number = self._rates.setdefault(key, len(self._rates))
-            if number < _MAX_RATES:
-                row["learning_rate" if number == 0 else f"learning_rate_{number}"] = (
-                    rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
-                )
+            value = rate.detach().clone() if issubclass(type(rate), Tensor) else plain_setting(rate)
+            if not issubclass(type(value), Tensor | float | int):
+                self._guard.note("learning rates", f"not recorded: learning rates of type {type(rate).__qualname__}")
+            elif number < _MAX_RATES:
+                name = "learning_rate" if number == 0 else f"learning_rate_{number}"
+                row[name] = float(value) if type(value) is int else value
 
     def write(self, tables: Mapping[Any, Mapping[str, Any]], before: int) -> None:
         """Write the rows of several steps.

@@ -11,15 +11,15 @@ open, because a model whose optimizer is gone may get another one.
 
 import gc
 import re
-import weakref
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder import Every, Metrics, Recorder, Settings, select
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
@@ -29,6 +29,14 @@ from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.samples import is_readable
 from gatdiag.run.files import META, from_here, snapshot_path
 from gatdiag.script.process import say
+from gatdiag.structure.modules import (
+    attributes_of,
+    children_of,
+    is_training,
+    modules_of,
+    named_parameters,
+    own_parameters,
+)
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.replica import unwrap
 
@@ -60,7 +68,7 @@ class Together(nn.ModuleDict):
     @property
     def training(self) -> bool:
         """Whether any of the models is in training mode."""
-        return any(model.training for model in self._modules.values() if model is not None)
+        return any(map(is_training, children_of(self).values()))
 
     @training.setter
     def training(self, _: bool) -> None:
@@ -77,12 +85,12 @@ class Training:
 
     def __init__(self, model: nn.Module, recorder: Recorder) -> None:
         self.model, self.recorder = model, recorder
-        self.parameters = dict(_parameters(model))
+        self.parameters = {id(one): one for _, one in named_parameters(model)}
         self._largest: nn.Parameter | None = None
         self._start = self._last = self._entries()
         self.steps = 0
         self.is_recorded = False
-        self.optimizers = weakref.WeakSet[Optimizer]()
+        self.optimizers = WeakIdKeyDictionary()  # as keys
 
     def on_step(self) -> None:
         """A step was made."""
@@ -93,7 +101,7 @@ class Training:
     def kind(self) -> tuple[Any, ...]:
         """The same for models that differ in their weights only."""
         shapes = tuple(tuple(each.shape) for each in self._plain())
-        return type(self.model), tuple(map(type, _modules(self.model))), shapes
+        return type(self.model), tuple(map(type, modules_of(self.model))), shapes
 
     def is_initialized_again(self) -> bool:
         """Whether the weights are other ones than those that the last step left."""
@@ -129,7 +137,7 @@ class Trainings:
     def __init__(self, out: Path, *, every: Every = "auto", metrics: Metrics = "standard") -> None:
         self._out, self._every, self._metrics = out, every, metrics
         self._running: list[Training] = []
-        self._of_optimizer = weakref.WeakKeyDictionary[Optimizer, Training]()
+        self._of_optimizer = WeakIdKeyDictionary()  # -> training
         self._names = Counter[str]()
         self._unknown: str | None = None  # an optimizer that has made steps for no model
         listen_to_optimizers(self)
@@ -162,7 +170,7 @@ class Trainings:
             before, training = training, self._begin(training.model)
             snapshot_path(before.recorder.folder, "final").unlink(missing_ok=True)  # holds the new weights
         if training is not None:
-            training.optimizers.add(optimizer)
+            training.optimizers[optimizer] = True
             self._of_optimizer[optimizer] = training
 
     def _begin(self, model: nn.Module) -> Training:
@@ -234,7 +242,7 @@ def find_model(held: Collection[int]) -> nn.Module | None:
         True
     """
     order = {key: position for position, key in enumerate(held)}
-    roots = [(root, {key for key, _ in _parameters(root)}) for root in _roots(order)]
+    roots = [(root, {id(one) for _, one in named_parameters(root)}) for root in _roots(order)]
     roots.sort(key=lambda item: (-len(item[1] & order.keys()), len(item[1])))
     chosen, left = list[tuple[int, nn.Module]](), set(order)
     for root, parameters in roots:
@@ -250,9 +258,9 @@ def _roots(held: Collection[int]) -> list[nn.Module]:
     modules = [one for one in gc.get_objects() if _is_of_script(one)]
     parents = defaultdict[int, list[nn.Module]](list)
     for module in modules:
-        for child in _children(module):
+        for child in children_of(module).values():
             parents[id(child)].append(module)
-    rising = [module for module in modules if any(id(one) in held for one in vars(module)["_parameters"].values())]
+    rising = [module for module in modules if any(id(one) in held for one in own_parameters(module).values())]
     roots, seen = list[nn.Module](), set[int]()
     while rising:
         module = rising.pop()
@@ -266,28 +274,7 @@ def _roots(held: Collection[int]) -> list[nn.Module]:
 
 def _is_of_script(thing: Any) -> bool:
     kind = type(thing)  # asked for, because `isinstance` calls what pretends to be of another class
-    return issubclass(kind, nn.Module) and kind is not Together and "_modules" in vars(thing)
-
-
-def _children(module: nn.Module) -> list[nn.Module]:
-    return [child for child in vars(module)["_modules"].values() if child is not None]
-
-
-def _modules(model: nn.Module) -> Iterator[nn.Module]:
-    """A module and those inside, without calling methods that the script may have overridden."""
-    waiting, seen = [model], set[int]()
-    while waiting:
-        module = waiting.pop()
-        if id(module) not in seen:
-            seen.add(id(module))
-            waiting += reversed(_children(module))
-            yield module
-
-
-def _parameters(model: nn.Module) -> Iterator[tuple[int, nn.Parameter]]:
-    """id and parameter."""
-    for module in _modules(model):
-        yield from ((id(one), one) for one in vars(module)["_parameters"].values() if one is not None)
+    return issubclass(kind, nn.Module) and kind is not Together and "_modules" in attributes_of(thing)
 
 
 def _name(model: nn.Module) -> str:

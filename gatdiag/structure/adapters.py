@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from torch import nn
-from torch.nn.utils.parametrize import type_before_parametrizations
 
 from gatdiag.roles import ATTENTION, BIAS, EDGE, FEATURE, OTHER, SCALE, SHIFT, Role
+from gatdiag.structure.modules import attributes_of, children_of
 
 ALWAYS: Final = "always"
 EXPLAINER_MASK: Final = "_edge_mask"  # parameter of each layer while an explainer runs, which trains it
@@ -227,12 +227,12 @@ def adapter_name(module: nn.Module) -> str | None:
 def has_attention(module: nn.Module) -> bool:
     """Whether a layer computes attention coefficients."""
     switch = _adapter(adapter_name(module)).attends
-    return switch == ALWAYS or bool(switch and getattr(module, switch))
+    return switch == ALWAYS or bool(switch and attributes_of(module).get(switch))
 
 
 def layer_kind(module: nn.Module) -> str:
     """The name of the library class a module derives from, if there is an adapter for it; else of its own class."""
-    own = type_before_parametrizations(module).__name__
+    own = _own_class(module).__name__
     if adapter_name(module) is None:
         return own
     library = _library_classes(module)[0].__name__
@@ -240,8 +240,14 @@ def layer_kind(module: nn.Module) -> str:
 
 
 def _library_classes(module: nn.Module) -> list[type]:
-    classes = type_before_parametrizations(module).__mro__
+    classes = _own_class(module).__mro__
     return [cls for cls in classes if cls.__module__.startswith(("torch_geometric.", "torch.nn."))]
+
+
+def _own_class(module: nn.Module) -> type:
+    """The class of a module before it was parametrized, as by `torch.nn.utils.parametrize`."""
+    is_parametrized = isinstance(children_of(module).get("parametrizations"), nn.ModuleDict)
+    return type(module).__bases__[0] if is_parametrized else type(module)
 
 
 def is_normalization(module: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from gatdiag.structure.adapters import (
 )
 from gatdiag.structure.isolation import DispatchMode
 from gatdiag.structure.layers import Layer, ParameterInfo, Structure
+from gatdiag.structure.modules import children_of, named_modules, named_parameters, own_parameters
 from gatdiag.structure.replica import Replica, check_initialized, replicate, unwrap
 from gatdiag.structure.tensors import tensor_arguments
 
@@ -70,7 +71,7 @@ def discover(model: nn.Module, *args: Any, **kwargs: Any) -> Structure:
     if not args and not kwargs:
         return Structure(tuple(_layer(i, draft, infos, None) for i, draft in enumerate(drafts.values(), 1)), "module")
     names = {path: draft.names for path, draft in drafts.items()}
-    used = execution_order(replicate(model, args, kwargs), names, dict(model.named_parameters()))
+    used = execution_order(replicate(model, args, kwargs), names, dict(named_parameters(model)))
     return _in_order(drafts, infos, used)
 
 
@@ -96,10 +97,10 @@ class _Draft:
 
 def _draft_layers(model: nn.Module) -> dict[str, _Draft]:
     """Path -> layer, in module order."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in named_parameters(model)}
     drafts: dict[str, _Draft] = {}
     for draft, module in _walk_modules(model, "", None, set()):
-        own = [id(p) for p in module._parameters.values() if p is not None and not is_lazy(p)]
+        own = [id(p) for p in own_parameters(module).values() if not is_lazy(p)]
         if own or draft.adapter in ADAPTERS:
             drafts.setdefault(draft.path, draft)
         draft.names += [names.pop(key) for key in own if key in names]
@@ -107,24 +108,24 @@ def _draft_layers(model: nn.Module) -> dict[str, _Draft]:
 
 
 def _walk_modules(
-    module: nn.Module, path: str, inside: _Draft | None, seen: set[nn.Module]
+    module: nn.Module, path: str, inside: _Draft | None, seen: set[int]
 ) -> Iterator[tuple[_Draft, nn.Module]]:
     """Every module once, with the layer that its own parameters belong to."""
-    if module in seen:
+    if id(module) in seen:
         return
-    seen.add(module)
+    seen.add(id(module))
     adapter = adapter_name(module)
     draft = _Draft(path, module, adapter) if inside is None or adapter in ADAPTERS else inside
     yield draft, module
-    for name, child in module.named_children():
+    for name, child in children_of(module).items():
         belongs = draft is inside or adapter is not None or name == "parametrizations" or isinstance(child, _CONTAINERS)
         yield from _walk_modules(child, f"{path}.{name}" if path else name, draft if belongs else None, seen)
 
 
 def _parameter_infos(model: nn.Module, drafts: Mapping[str, _Draft]) -> dict[str, ParameterInfo]:
-    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    parameters, modules = dict(named_parameters(model)), dict(named_modules(model))
     names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in named_parameters(model, remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     infos = {}
     for draft in drafts.values():
@@ -187,7 +188,7 @@ def execution_order(
     uses: list[str] = []
     named = {id(replica.parameters[name]): name for names in layers.values() for name in names}
     foreign = {id(tensor): name for name, tensor in (originals or {}).items()}
-    modules = dict(replica.model.named_modules())
+    modules = dict(named_modules(replica.model))
     paths = {id(modules[path]): path for path in layers}
 
     def note_call(module: nn.Module, args: Any) -> None:

@@ -13,6 +13,14 @@ from gatdiag.errors import GatdiagError, InputError, ModelError
 from gatdiag.structure.copying import duplicate, map_tensors
 from gatdiag.structure.inputs import perturb
 from gatdiag.structure.isolation import disable_fast_paths, preserve_random_state, working_precision
+from gatdiag.structure.modules import (
+    children_of,
+    named_buffers,
+    named_modules,
+    named_parameters,
+    own_buffers,
+    own_parameters,
+)
 from gatdiag.structure.tensors import all_tensors
 
 T = TypeVar("T")
@@ -196,17 +204,16 @@ def _copy(model: nn.Module, others: T) -> tuple[nn.Module, T]:
 def unwrap(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of `torch.compile` and of (distributed) data parallelism."""
     while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
+        is_parallel = issubclass(type(model), nn.DataParallel | nn.parallel.DistributedDataParallel)
+        inner = children_of(model).get("module" if is_parallel else "_orig_mod")
+        if inner is None:
             return model
+        model = inner
 
 
 def initialized_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Name -> parameter that has a shape, as in `named_parameters()`."""
-    return {name: parameter for name, parameter in model.named_parameters() if not is_lazy(parameter)}
+    return {name: parameter for name, parameter in named_parameters(model) if not is_lazy(parameter)}
 
 
 def check_initialized(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
@@ -215,13 +222,14 @@ def check_initialized(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapp
     A layer that is never called stays lazy: that of the edge features in a `GATConv` on a graph that has none.
     """
     lazy = _lazy_layers(model)
-    if lazy and (args or kwargs) and not any(map(is_lazy, model.buffers())):  # these cannot be copied
+    has_lazy_buffer = any(is_lazy(buffer) for _, buffer in named_buffers(model))  # which cannot be copied
+    if lazy and (args or kwargs) and not has_lazy_buffer:
         trial = Replica(_copy(model, None)[0], args, kwargs or {})
         trial.run_no_grad()
         unused = _lazy_layers(trial.model)
         lazy = {path: names for path, names in lazy.items() if path not in unused}
     for path, names in lazy.items():
-        layer = _describe_layer(path, dict(model.named_modules())[path])
+        layer = _describe_layer(path, dict(named_modules(model))[path])
         raise ModelError(
             f"Expected an initialized model, but {layer} is lazy: {', '.join(names)} has no shape yet. First "
             "run it once on the data: model(x, edge_index). If it stays lazy, it is never called: leave it out, as by "
@@ -232,9 +240,9 @@ def check_initialized(model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapp
 def _lazy_layers(model: nn.Module) -> dict[str, list[str]]:
     """Path of a lazy layer -> names of its tensors without a shape."""
     found: dict[str, list[str]] = {}
-    for path, module in model.named_modules():
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        if names := [name for name, tensor in own if is_lazy(tensor)]:
+    for path, module in named_modules(model):
+        own = {**own_parameters(module), **own_buffers(module)}
+        if names := [name for name, tensor in own.items() if is_lazy(tensor)]:
             found[path] = names
     return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.structure.adapters import adapter_name, has_attention
+from gatdiag.structure.modules import attributes_of, is_training
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor]
 
@@ -49,12 +50,12 @@ def unreadable_reason(module: nn.Module) -> str | None:
         return None
     name = adapter_name(module) or ""
     if name in _FROM_EDGE_UPDATES:
-        return _DROPOUT if module.training and float(getattr(module, "dropout", 0.0)) > 0.0 else ""
+        return _DROPOUT if is_training(module) and float(attributes_of(module).get("dropout", 0.0)) > 0.0 else ""
     if name in _FROM_MESSAGES:
         methods = [getattr(type(module), method, None) for method in ("message", "get_attention")]
         if not all(method.__module__.startswith("torch_geometric.") for method in methods if method is not None):
             return f"{type(module).__name__} overrides how its coefficients are computed"
-        return _PER_RELATION if getattr(module, "attention_mechanism", "") == "within-relation" else ""
+        return _PER_RELATION if attributes_of(module).get("attention_mechanism") == "within-relation" else ""
     return f"the coefficients of {name} cannot be read"
 
 

@@ -23,6 +23,7 @@ from gatdiag.recorder.hooks.registry import listen_to_modules, stop_listening
 from gatdiag.recorder.normalization import find_batch_norms
 from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.structure import Layer, Structure
+from gatdiag.structure.modules import children_of, is_training, modules_of, named_modules
 from gatdiag.structure.tensors import first_tensor
 
 _COMPILE_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
@@ -57,7 +58,7 @@ class ModuleHooks:
 
     def set_layers(self, layers: Iterable[Layer]) -> None:
         """Report these layers from now on, instead of those set before."""
-        modules = {name or Structure.ROOT: module for name, module in self._root.named_modules()}
+        modules = {name or Structure.ROOT: module for name, module in named_modules(self._root)}
         named = {layer.name: modules[layer.name] for layer in layers if layer.name in modules}
         self._layers = {id(module): (name, module) for name, module in named.items()}
         self._batch_norms = find_batch_norms(self._root)
@@ -82,7 +83,7 @@ class ModuleHooks:
         """Trace the coming calls, unless parameters are distributed: what reads them takes the other processes."""
         self.end_trace()
         if not distributed_parameters(self._root):
-            self.trace, self._traced = ForwardTrace(self._root), frozenset(map(id, self._root.modules()))
+            self.trace, self._traced = ForwardTrace(self._root), frozenset(map(id, modules_of(self._root)))
 
     def end_trace(self) -> None:
         """Trace no further calls."""
@@ -140,7 +141,7 @@ class ModuleHooks:
     def _is_to_trace(self, module: nn.Module) -> bool:
         if self.trace is None or id(module) not in self._traced or _should_ignore_call():
             return False
-        if self._root.training and not self._was_traced_in_training and not self.trace.is_in_call:
+        if is_training(self._root) and not self._was_traced_in_training and not self.trace.is_in_call:
             self._was_traced_in_training = True  # what an evaluation with gradients enabled has shown does not count
             with Outside():
                 self.start_trace()
@@ -174,7 +175,7 @@ class ModuleHooks:
 
     def _is_compiled_root(self, module: nn.Module) -> bool:
         """True for the compiled model, whose own call cannot be seen; by name, because its class is slow to import."""
-        return type(module).__name__ == "OptimizedModule" and getattr(module, "_orig_mod", None) is self._root
+        return type(module).__name__ == "OptimizedModule" and children_of(module).get("_orig_mod") is self._root
 
     def _end_layer(
         self, layer: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any

@@ -22,6 +22,7 @@ from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.hooks.backward import BackwardCounter, is_in_backward_pass
 from gatdiag.recorder.hooks.listener import Listener
 from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
+from gatdiag.structure.modules import attributes_of
 from gatdiag.structure.optimizers import parameters_of
 
 _IN_BACKWARD = (
@@ -84,7 +85,7 @@ class OptimizerHooks:
         if self._members is None:
             self._members = [] if optimizer is None else [optimizer]
             self._listener.on_step(self._members)
-        elif optimizer is not None and optimizer not in self._members:
+        elif optimizer is not None and not self._is_member(optimizer):
             self._members.append(optimizer)
             self._listener.on_optimizer_joined(optimizer)
 
@@ -108,11 +109,15 @@ class OptimizerHooks:
     def _holds(self, optimizer: Optimizer) -> bool:
         return any(id(held) in self._model_parameters for group in optimizer.param_groups for held in group["params"])
 
+    def _is_member(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer takes part in the open step; not by equality, which its class may define."""
+        return any(optimizer is member for member in self._members or ())
+
     def _starts_new_step(self, optimizer: Optimizer | None) -> bool:
         """True if this optimizer cannot be part of the open step."""
         if self._members is None:
             return False
-        if optimizer is None or optimizer in self._members:
+        if optimizer is None or self._is_member(optimizer):
             return True
         before = self._backward_passes
         return before is not None and self._counter.count() > before + 1
@@ -132,7 +137,7 @@ class OptimizerHooks:
                 self._running.append(id(optimizer))
                 self.open(optimizer)
             return None
-        if not self._running and optimizer in (self._members or ()):
+        if not self._running and self._is_member(optimizer):
             self.close()  # now, because what the closure computes belongs to the next step
         self._running.append(id(optimizer))
         wrapped = self._wrap_closure(closure, optimizer, counts)
@@ -208,7 +213,7 @@ class OptimizerHooks:
 
 def _found_inf(optimizer: Optimizer) -> bool:
     """True if a fused optimizer will not update the weights because the gradient scaler found an infinity."""
-    found = getattr(optimizer, "found_inf", None)
+    found = attributes_of(optimizer).get("found_inf")
     return found is not None and bool(found)
 
 
@@ -233,7 +238,7 @@ def find_calling_scaler() -> GradScaler | None:
 
 def parameter_unscale(optimizers: Sequence[Optimizer]) -> Tensor | None:
     """Factor that unscales the gradients given to a fused optimizer, which unscales them inside its step; or None."""
-    scales = [scale for optimizer in optimizers if (scale := getattr(optimizer, "grad_scale", None)) is not None]
+    scales = [scale for optimizer in optimizers if (scale := attributes_of(optimizer).get("grad_scale")) is not None]
     return 1.0 / scales[0].double() if scales else None
 
 

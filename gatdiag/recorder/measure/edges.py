@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gatdiag.structure.modules import attributes_of
+
 _SEVERAL_KINDS = (
     "its inputs are given as a tuple or dict, as for nodes of several kinds, which no edges of one kind join"
 )
@@ -53,7 +55,7 @@ def node_axis(module: nn.Module, x: Tensor) -> int | None:
         >>> node_axis(GCNConv(4, 4), x), node_axis(GCNConv(4, 4, node_dim=0), x), node_axis(nn.Linear(4, 4), x)
         (1, 0, None)
     """
-    axis = getattr(module, "node_dim", None) if hasattr(type(module), "propagate") else None
+    axis = attributes_of(module).get("node_dim") if hasattr(type(module), "propagate") else None
     if not isinstance(axis, int):
         return None
     return 0 if x.dim() == 1 else axis % x.dim() if -x.dim() <= axis < x.dim() else None

@@ -221,7 +221,7 @@ def _get_top() -> Any:
 
 def _has_one_step(module: nn.RNNBase, output: Any) -> bool:
     """Whether a recurrent layer ran over one step only, which does not tell what its first state stands for."""
-    if not isinstance(output, tuple):
+    if not issubclass(type(output), tuple):
         return False
     result = output[0]
     if isinstance(result, nn.utils.rnn.PackedSequence):

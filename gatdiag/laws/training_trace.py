@@ -31,7 +31,7 @@ from gatdiag.laws.mixing import Mixing
 from gatdiag.laws.rules import Call, Labels, Rule
 from gatdiag.laws.trace import OUTPUT, Running, Trace, unobserved
 from gatdiag.structure.modules import attributes_of, modules_of, named_modules, named_parameters
-from gatdiag.structure.tensors import tensor_arguments, walk
+from gatdiag.structure.tensors import items_of, tensor_arguments, walk
 
 _LONG = 1000
 MAX_SECONDS = 20.0  # of computing time that following the operations of a training may take
@@ -91,7 +91,7 @@ class TrainingTrace(Trace):
             id(value): f"{path}.{name}".lstrip(".")
             for path, module in named_modules(self._model)
             for name, value in attributes_of(module).items()
-            if isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+            if issubclass(type(value), Tensor) and value.is_floating_point() and not value.requires_grad
         }
 
     def set_label(self, tensor: Tensor, label: Label) -> None:
@@ -333,15 +333,12 @@ def _own_tensors(model: nn.Module) -> Iterator[Tensor]:
         waiting, seen = [attributes_of(module)], set[int]()
         while waiting:
             value: Any = waiting.pop()
-            if isinstance(value, Tensor):
+            if issubclass(type(value), Tensor):
                 yield from () if is_lazy(value) else (value,)
-            elif id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, dict) and len(value) < _LONG:
-                waiting += dict.values(value)
-            elif isinstance(value, list | tuple) and len(value) < _LONG:
-                waiting += list(value)
+            elif id(value) not in seen and issubclass(type(value), dict | list | tuple):
+                seen.add(id(value))
+                parts = items_of(value, _LONG)
+                waiting += parts if len(parts) < _LONG else ()
 
 
 def _written_arguments(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:

@@ -245,7 +245,7 @@ class Inspection:
     def _note_kind(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Note whether a convolution is given nodes of several kinds, and over how many hops it sums."""
         self._has_several_kinds |= hasattr(type(module), "propagate") and has_several_kinds(inputs)
-        if adapter_name(module) in _PROPAGATING and isinstance(hops := attributes_of(module).get("K"), int):
+        if adapter_name(module) in _PROPAGATING and type(hops := attributes_of(module).get("K")) is int:
             self._hops[layer] = hops
 
     def _inspect_edges(self, layer: str, module: nn.Module, inputs: Sequence[Any]) -> None:
@@ -285,7 +285,8 @@ class Inspection:
     def _inspect_messages(
         self, layer: str, module: nn.Module, inputs: Sequence[Any], edges: Tensor, nodes: int
     ) -> None:
-        if attributes_of(module).get("flow") == "target_to_source":
+        flow = attributes_of(module).get("flow")
+        if type(flow) is str and flow == "target_to_source":
             edges = edges.flip(0)
         self._reached = reached_nodes(edges, nodes)
         weights = edge_weights(inputs, edges)
@@ -306,7 +307,7 @@ class Inspection:
         if self.is_due:
             self._note_data(inputs)
             self._note_origin([x for _, x in inputs if x.is_floating_point()])
-            self._data.note_graphs([x for _, x in walk((args, kwargs)) if isinstance(x, Tensor)])
+            self._data.note_graphs([x for _, x in walk((args, kwargs)) if issubclass(type(x), Tensor)])
         o = first_tensor(output)
         if o is None:
             return None
@@ -751,7 +752,7 @@ def modules_with_modes(model: nn.Module) -> dict[str, Any]:
                 copied.append(name)
         attribute = "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout"
         rate = attributes_of(module).get(attribute)
-        if isinstance(rate, float) and 0 < rate <= 1:
+        if type(rate) is float and 0 < rate <= 1:
             dropout[f"{name}.{attribute}".lstrip(".")] = rate
     return {"batch_norms": batch_norms, "dropout": dropout, "copied_statistics": copied}
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder.samples import is_readable
+from gatdiag.structure.identity import IdentityTable
 
 _LATER = 3  # passes
 _COMPARED: Final = 200  # recorded steps whose weights are compared with those before the next step, and every fifth
@@ -27,7 +27,7 @@ class LoopFacts:
         self._passes = self._steps = self._new = self._turns = 0
         self._sizes: list[complex] = []  # of the parameters, at the first pass
         self._moves = False  # the weights differ at a later pass without a step that was seen
-        self._known = WeakIdKeyDictionary()  # optimizers, by identity
+        self._known = IdentityTable[bool]()  # optimizers
         self._last: weakref.ref[Optimizer] | None = None
         self._weights = _Weights()
 

@@ -15,7 +15,7 @@ _NEARLY_ALL: Final = 0.9
 
 def edge_weights(inputs: Sequence[Any], edges: Tensor) -> Tensor | None:
     """The weights of the edges among the inputs of a layer: a floating-point vector of as many entries."""
-    vectors = (x for x in inputs if isinstance(x, Tensor) and x.dim() == 1 and x.is_floating_point())
+    vectors = (x for x in inputs if issubclass(type(x), Tensor) and x.dim() == 1 and x.is_floating_point())
     return next((x.detach() for x in vectors if len(x) == edges.shape[1]), None)
 
 
@@ -107,7 +107,7 @@ def kinds_of_edges(module: nn.Module, inputs: Sequence[Any]) -> tuple[int, list[
         (3, [0, 2])
     """
     count = attributes_of(module).get("num_relations")
-    kinds = [x for x in inputs if isinstance(x, Tensor) and x.dim() == 1 and x.dtype == torch.int64]
-    if not isinstance(count, int) or not kinds:
+    kinds = [x for x in inputs if issubclass(type(x), Tensor) and x.dim() == 1 and x.dtype == torch.int64]
+    if type(count) is not int or not kinds:
         return None
     return count, kinds[-1].unique().tolist()

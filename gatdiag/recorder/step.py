@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder.budget import StepCounter, Stopwatch
 from gatdiag.recorder.buffer import Observer, SampleBuffer
@@ -38,6 +37,7 @@ from gatdiag.recorder.settings import Settings
 from gatdiag.recorder.shards import distributed_parameters
 from gatdiag.recorder.writer import Writer
 from gatdiag.structure.adapters import EXPLAINER_MASK
+from gatdiag.structure.identity import IdentityTable
 from gatdiag.structure.modules import is_training, named_parameters
 from gatdiag.structure.optimizers import parameters_of
 from gatdiag.structure.tensors import first_tensor
@@ -146,7 +146,7 @@ class StepRecorder:
         self._raw_norms: Any = None  # instead, their norms
         self._scaler = settings.scaler
         # optimizers described in meta.json -> the first parameter of the model that each holds, and the number of all
-        self._known_optimizers = WeakIdKeyDictionary()
+        self._known_optimizers = IdentityTable[tuple[str, int]]()
         self._step_optimizers: Sequence[Optimizer] = ()  # of the open step
 
     def find_parameters(self) -> list[nn.Parameter]:
@@ -547,7 +547,7 @@ class StepRecorder:
         """
         if (writer := self._writer) is None:
             return
-        first, known = self._known_optimizers.get(optimizer, ("", 0))
+        first, known = self._known_optimizers.get(optimizer) or ("", 0)
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count > known:
             if not always and not self.optimizers.holds_model_parameters(optimizer):

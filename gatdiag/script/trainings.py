@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gatdiag.recorder import Every, Metrics, Recorder, Settings, select
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
@@ -29,6 +28,7 @@ from gatdiag.recorder.ranks import is_first_process
 from gatdiag.recorder.samples import is_readable
 from gatdiag.run.files import META, from_here, snapshot_path
 from gatdiag.script.process import say
+from gatdiag.structure.identity import IdentityTable
 from gatdiag.structure.modules import (
     attributes_of,
     children_of,
@@ -90,7 +90,7 @@ class Training:
         self._start = self._last = self._entries()
         self.steps = 0
         self.is_recorded = False
-        self.optimizers = WeakIdKeyDictionary()  # as keys
+        self.optimizers = IdentityTable[bool]()
 
     def on_step(self) -> None:
         """A step was made."""
@@ -137,7 +137,7 @@ class Trainings:
     def __init__(self, out: Path, *, every: Every = "auto", metrics: Metrics = "standard") -> None:
         self._out, self._every, self._metrics = out, every, metrics
         self._running: list[Training] = []
-        self._of_optimizer = WeakIdKeyDictionary()  # -> training
+        self._of_optimizer = IdentityTable[Training]()
         self._names = Counter[str]()
         self._unknown: str | None = None  # an optimizer that has made steps for no model
         listen_to_optimizers(self)

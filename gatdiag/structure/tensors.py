@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, NoneType
 from typing import Any, Final
 from weakref import ref
 
@@ -18,6 +19,7 @@ _PLAIN: Final = (
     NoneType, int, float, complex, str, bytes, Enum, type, np.generic, np.ndarray, torch.dtype, torch.device, ref,
 )  # fmt: skip
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
+_WRITTEN: Final = (int, float, bool, bytes, NoneType)
 _MAX_NODES: Final = 200_000  # of an autograd graph
 _CONTAINERS: Final = (dict, *_SEQUENCES)
 
@@ -40,9 +42,10 @@ def walk(value: Any, name: str = "", *, objects: bool = True, modules: bool = Tr
     searched, skipped = object if objects else _CONTAINERS, _PLAIN if modules else (*_PLAIN, nn.Module)
     while waiting:
         name, part = waiting.pop()
-        if isinstance(part, Tensor):
+        kind = type(part)  # asked for, because `isinstance` calls what pretends to be of another class
+        if issubclass(kind, Tensor):
             yield name, part
-        elif id(part) not in seen and isinstance(part, searched) and not isinstance(part, skipped):
+        elif id(part) not in seen and issubclass(kind, searched) and not issubclass(kind, skipped):
             seen[id(part)] = part  # which keeps it alive, and its id in use
             parts = _parts(part, name)
             if parts is None:
@@ -119,36 +122,86 @@ def graph_leaves(o: Tensor) -> Iterator[Tensor]:
 
 def _parts(value: Any, name: str) -> Iterable[tuple[str, Any]] | None:
     """What a container or an object holds, with names; None if it cannot be searched."""
-    if isinstance(value, dict):
+    kind = type(value)
+    if issubclass(kind, dict):
         has_name = name and not name.startswith("_")  # that a user knows, unlike one inside a graph
         return [
             pair
             for key, item in dict.items(value)
-            for pair in ((name, key), (f"{name}[{key!r}]" if has_name else str(key), item))
+            for pair in ((name, key), (f"{name}[{spell(key)}]" if has_name else spell(key).strip("'"), item))
         ]
-    for kind in _SEQUENCES:
-        if isinstance(value, kind):
-            return [(f"{name}[{number}]", item) for number, item in enumerate(kind.__iter__(value))]
-    if isinstance(value, torch.jit.ScriptModule):
+    if issubclass(kind, _SEQUENCES):
+        return [(f"{name}[{number}]", item) for number, item in enumerate(items_of(value))]
+    if issubclass(kind, torch.jit.ScriptModule):
         return [*value.named_parameters(), *value.named_buffers()]
-    if isinstance(value, MethodType):
+    if issubclass(kind, MethodType):
         return [(name, value.__self__)]
-    if isinstance(value, partial):
+    if issubclass(kind, partial):
         return [(name, value.args), (name, value.keywords)]
-    if isinstance(value, FunctionType | BuiltinFunctionType):
+    if issubclass(kind, FunctionType | BuiltinFunctionType):
         return None
     return _attributes(value, name)
 
 
+def items_of(value: Any, most: int | None = None) -> list[Any]:
+    """What a container holds, or the first `most` of it: of a dict the values. Nothing for anything else.
+
+    Example:
+        >>> items_of({"x": 1, "y": 2}), items_of((3, 4)), items_of("text")
+        ([1, 2], [3, 4], [])
+    """
+    kind = type(value)
+    if issubclass(kind, dict):
+        return [*islice(dict.values(value), most)]
+    own = next((each for each in _SEQUENCES if issubclass(kind, each)), None)
+    return [] if own is None else [*islice(own.__iter__(value), most)]
+
+
+def spell(key: Any) -> str:
+    """How the key of a dict is written; by the name of its class if that is none of Python's own.
+
+    Example:
+        >>> spell("x"), spell(("paper", "cites", 1)), spell(torch.float32)
+        ("'x'", "('paper', 'cites', 1)", '<dtype>')
+    """
+    kind = type(key)
+    if issubclass(kind, str):
+        return repr(str.__str__(key))
+    if kind is tuple:
+        return f"({', '.join(map(spell, key))}{',' if len(key) == 1 else ''})"
+    return repr(key) if kind in _WRITTEN else f"<{kind.__qualname__}>"
+
+
 def _attributes(value: Any, name: str) -> list[tuple[str, Any]] | None:
-    names = [each for kind in type(value).__mro__ for each in _slots(kind)]
-    if names or hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
-        slots = [(each, getattr(value, each)) for each in names if hasattr(value, each)]
-        return [*slots, *getattr(value, "__dict__", {}).items()]
+    kinds = type(value).__mro__
+    members: list[tuple[str, Any]] = [(each, vars(kind).get(each)) for kind in kinds for each in _slots(kind)]
+    slots = [(each, member.__get__(value)) for each, member in members if _is_set(member, value)]
+    own = _own_dict(value)
+    if own is not None or any("__slots__" in vars(kind) for kind in kinds):
+        return [*slots, *(own or {}).items()]
     try:  # it is of a class in C, and so is this method
         return [(name, part) for part in value.__reduce_ex__(4)[1:]]
     except TypeError:
         return None
+
+
+def _own_dict(value: Any) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found
+
+
+def _is_set(member: Any, value: Any) -> bool:
+    """Whether a member of a class is a slot that has a value."""
+    if not isinstance(member, MemberDescriptorType):
+        return False
+    try:
+        member.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _slots(kind: type) -> list[str]:

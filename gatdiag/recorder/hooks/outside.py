@@ -18,10 +18,11 @@ class Outside:
     """A context in which tensor operations are our own: exact, without gradients, and seen by no mode of the user.
 
     A `FlopCounterMode`, `make_fx` or a logging mode would count or record them; autocast would round them; a default
-    device would move what they create. Contexts may be nested. Entering and leaving one takes less than a microsecond
+    device would move what they create; a subclass of `torch.Tensor` may have a `__torch_function__`. Contexts may be
+    nested. Entering and leaving one takes less than a microsecond
     if no mode is active, and about five otherwise.
 
-    `torch.is_autocast_enabled()` is False inside, and tensors of other types than `torch.Tensor` are not protected.
+    `torch.is_autocast_enabled()` is False inside. What a tensor's class does in `__torch_dispatch__` is not left.
 
     Example:
         >>> with torch.device("meta"), Outside():
@@ -46,8 +47,7 @@ class Outside:
         return self
 
     def _leave_all(self) -> None:
-        if _C._len_torch_function_stack():  # first, because these modes see that gradients are switched off
-            self._enter(_C.DisableTorchFunction())
+        self._enter(_C.DisableTorchFunction())  # first, because these modes see that gradients are switched off
         if _C._is_any_autocast_enabled():
             self._enter(_C._DisableAutocast())
         if torch.is_inference_mode_enabled():

@@ -4,7 +4,7 @@ A batch of signals on one graph, such as (time, nodes, channels), counts as that
 between them, which is what torch-geometric makes of a batch of graphs. So X has a row for each node of each copy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gatdiag.structure.modules import attributes_of
+from gatdiag.structure.tensors import items_of
 
 _SEVERAL_KINDS = (
     "its inputs are given as a tuple or dict, as for nodes of several kinds, which no edges of one kind join"
@@ -21,7 +22,7 @@ _SEVERAL_KINDS = (
 def is_edge_index(item: Any) -> bool:
     """True for an integer tensor of shape [2, E]."""
     return (
-        isinstance(item, Tensor)
+        issubclass(type(item), Tensor)
         and item.layout == torch.strided
         and item.dim() == 2
         and len(item) == 2
@@ -39,10 +40,10 @@ def find_edge_index(module: nn.Module, inputs: Sequence[Any]) -> Tensor | None:
 def has_several_kinds(inputs: Sequence[Any]) -> bool:
     """True if tensors are given in a tuple, list or dict, as to bipartite and heterogeneous layers."""
     return any(
-        isinstance(part, Tensor)
+        issubclass(type(part), Tensor)
         for item in inputs
-        if isinstance(item, tuple | list | Mapping)
-        for part in (item.values() if isinstance(item, Mapping) else item)
+        if issubclass(type(item), tuple | list | dict)
+        for part in items_of(item)
     )
 
 
@@ -56,7 +57,7 @@ def node_axis(module: nn.Module, x: Tensor) -> int | None:
         (1, 0, None)
     """
     axis = attributes_of(module).get("node_dim") if hasattr(type(module), "propagate") else None
-    if not isinstance(axis, int):
+    if type(axis) is not int:
         return None
     return 0 if x.dim() == 1 else axis % x.dim() if -x.dim() <= axis < x.dim() else None
 
@@ -83,7 +84,7 @@ class Edges:
             (2, edges), and ""; or None and the reason, "" if the output is simply not on the graph.
         """
         given = find_edge_index(module, inputs)
-        if (given is not None or any(isinstance(item, Mapping) for item in inputs)) and has_several_kinds(inputs):
+        if (given is not None or any(issubclass(type(item), dict) for item in inputs)) and has_several_kinds(inputs):
             self._edge_index, self._is_of_several_kinds = None, True
             return None, _SEVERAL_KINDS
         self._take(given)

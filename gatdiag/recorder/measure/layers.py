@@ -30,7 +30,7 @@ from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import Edges
 from gatdiag.recorder.samples import ForwardPass
 from gatdiag.recorder.settings import Selection
-from gatdiag.structure.tensors import first_tensor
+from gatdiag.structure.tensors import first_tensor, spell
 
 _GROUPS: Final = {each.group for each in columns("layers")}
 _METRICS: Final = {(metric.function, metric.of): metric for metric in metric_functions("layers")}
@@ -126,7 +126,7 @@ class LayerMeasurer:
     ) -> LayerRun | None:
         """Measure an output; returns what `on_gradient` needs, None if its gradient is not wanted."""
         output = first_tensor(returned)
-        if isinstance(returned, Mapping) and f"output of {layer}" not in self.notes:
+        if issubclass(type(returned), dict) and f"output of {layer}" not in self.notes:
             self._note_dict_output(layer, returned)
         if output is not None:
             self.saw_float16 |= output.dtype is torch.float16
@@ -151,8 +151,8 @@ class LayerMeasurer:
         if self._due_metrics:
             self._measure_metrics(layer, matrix, forward_pass, "output gradient")
 
-    def _note_dict_output(self, layer: str, output: Mapping[Any, Any]) -> None:
-        keys = [repr(key) for key, item in output.items() if first_tensor(item) is not None]
+    def _note_dict_output(self, layer: str, output: dict[Any, Any]) -> None:
+        keys = [spell(key) for key, item in dict.items(output) if first_tensor(item) is not None]
         if len(keys) > 1:
             text = f"{layer} returns {', '.join(keys)}; only {keys[0]} is recorded as its output"
             self.notes[f"output of {layer}"] = text

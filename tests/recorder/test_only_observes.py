@@ -7,6 +7,7 @@ import queue
 import types
 import warnings
 from collections import UserDict
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -273,3 +274,139 @@ def test_a_forward_pass_that_overwrites_its_batch_has_its_laws(tmp_path):
     run = gatdiag.load(tmp_path / "run")
     assert len(run.laws) == 8
     assert run.neurons["delta"].abs().max() < 1e-6
+
+
+def noting(base, names, calls):
+    """A subclass that notes each call of these methods."""
+
+    def note(name):
+        own = getattr(base, name)
+
+        def method(self, *args, **kwargs):
+            calls.append(name)
+            return own(self, *args, **kwargs)
+
+        return method
+
+    return type(f"Noting{base.__name__}", (base,), {name: note(name) for name in names})
+
+
+def shouting_training(run=None):
+    """What was called of a model, optimizer, learning rate, inputs and outputs that note it, and what was trained."""
+    calls = []
+    methods = "named_parameters parameters named_modules modules named_children children named_buffers buffers "
+    methods += "__getattr__ __hash__ __repr__ state_dict"
+    things = noting(types.SimpleNamespace, ["__getattribute__", "__repr__", "__eq__"], calls)
+    pair = noting(tuple, ["__len__", "__iter__", "__getitem__"], calls)
+    key = noting(object, ["__repr__", "__str__"], calls)()
+    rate = noting(float, ["__float__", "__repr__", "__eq__", "__lt__"], calls)
+
+    class Model(noting(nn.Module, methods.split(), calls)):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last, self.thing = nn.Linear(5, 8), nn.Linear(8, 3), things(x=X)
+
+        @property
+        def training(self):
+            calls.append("training")
+            return True
+
+        @training.setter
+        def training(self, mode):
+            pass
+
+        @property
+        def dropout(self):
+            calls.append("dropout")
+            raise RuntimeError("nobody asked for it")
+
+        def forward(self, x, thing):
+            return {"out": self.last(self.first(x).relu()), key: pair((thing, x))}
+
+    model = Model()
+    held = [*nn.Module.parameters(model)]
+    Adam = noting(torch.optim.Adam, ["__eq__", "__hash__", "state_dict"], calls)
+    Adam.__getattr__ = lambda self, name: calls.append(name) or object.__getattribute__(self, name)
+    optimizer = Adam([{"params": held, "lr": rate(0.01)}])
+    model(X, things(x=X))["out"].sum().backward()  # the first backward pass and step set up torch
+    recorder = None if run is None else gatdiag.watch(model, run, every=1, metrics="full")
+    calls.clear()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(model(X, things(x=X))["out"], Y).backward()
+        optimizer.step()
+    found = [*calls]
+    if recorder is not None:
+        recorder.finish()
+    assert len(calls) == len(found)
+    return sorted(found), [p.tolist() for p in held]
+
+
+def test_no_method_of_the_users_is_called(tmp_path):
+    assert shouting_training(tmp_path) == shouting_training()
+    run = gatdiag.load(tmp_path)
+    assert run.steps["learning_rate"].tolist() == [0.01] * STEPS
+    assert len(run.layers) == 2 * STEPS
+    assert not any("not recorded" in note for note in run.meta["notes"])
+
+
+def test_a_method_that_draws_random_numbers_draws_none(tmp_path):
+    class Drawing(nn.Linear):
+        def named_parameters(self, *args, **kwargs):
+            torch.rand(1)
+            return super().named_parameters(*args, **kwargs)
+
+    def weights(folder):
+        torch.manual_seed(0)
+        model = Drawing(5, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with gatdiag.watch(model, folder) if folder else nullcontext():
+            for _ in range(2):
+                F.dropout(model(X)).square().mean().backward()
+                optimizer.step()
+        return model.weight.tolist()
+
+    assert weights(tmp_path) == weights(None)
+
+
+def test_a_property_that_raises_ends_no_training(tmp_path):
+    class Model(nn.Sequential):
+        @property
+        def training(self):
+            raise RuntimeError("no mode")
+
+        @training.setter
+        def training(self, mode):
+            pass
+
+    model = Model(nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gatdiag.watch(model, tmp_path, every=1):
+        model(X).square().mean().backward()
+        optimizer.step()
+    assert len(gatdiag.load(tmp_path).layers) == 1
+
+
+def equal_to_everything(self, other):
+    return torch.ones(2)
+
+
+def equal_to_nothing(self, other):
+    raise RuntimeError("not to be compared")
+
+
+@pytest.mark.parametrize("compare", [equal_to_everything, equal_to_nothing])
+def test_optimizers_are_told_apart_without_comparing_them(tmp_path, compare):
+    odd = type("Odd", (torch.optim.SGD,), {"__eq__": compare, "__hash__": None})
+    model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2))
+    both = [odd(layer.parameters(), 0.1) for layer in model]
+    with gatdiag.watch(model, tmp_path, every=1):
+        for _ in range(STEPS):
+            model(X).square().mean().backward()
+            for optimizer in both:
+                optimizer.step()
+    run = gatdiag.load(tmp_path)
+    assert len(run.steps) == STEPS
+    assert len(run.meta["optimizers"]) == 1
+    assert not any("not recorded" in note for note in run.meta["notes"])

@@ -105,8 +105,13 @@ def _conclude(out: Path, *, was_killed: bool) -> None:
     with suppress(OSError):  # a terminal that was closed; the page can still be written
         _print(diagnoses)
     diagnoses.sort(key=lambda found: SEVERITIES.index(found[1].verdict.severity))
-    page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
-    typer.echo(f"\nPage: {printable(str(from_here(page)))}")
+    try:
+        page = report([one for one, _ in diagnoses[:_MOST_SHOWN]], out / _PAGE)
+    except OSError as error:
+        place = printable(str(from_here(out / _PAGE)))
+        typer.echo(f"gatdiag: no page: {place} cannot be written ({error}); see gatdiag report --help", err=True)
+    else:
+        typer.echo(f"\nPage: {printable(str(from_here(page)))}")
 
 
 def _print(diagnoses: Sequence[tuple[Run, Diagnosis]]) -> None:

@@ -36,7 +36,8 @@ _POWERS: Final = (0.5, 1.0)  # of the frequency, to which weights of classes are
 def check_sorted(facts: Facts) -> Finding | str | None:
     """Each batch holds one class only, and another batch another one, as of data that are sorted and not shuffled."""
     seen = facts.signals.get("batch_labels") or []
-    counts = np.array([one["counts"] for one in seen], float)
+    same = [one["counts"] for one in seen if one["counts"] and len(one["counts"]) == len(seen[0]["counts"])]
+    counts = np.array(same, float)
     if facts.has_several_optimizers or len(counts) < 2 or facts.step_count < limit("steps"):
         return "the labels of several batches were not seen"
     rows, total = counts.sum(1), counts.sum(0)

@@ -372,7 +372,7 @@ def _data_alike(facts: Facts) -> Finding | None:
     There is one for each connected part of the graph.
     """
     found = facts.signals.get("data_hops") or {}
-    before, after = found.get("before", 0.0), found.get("after", 0.0)
+    before, after = found.get("before") or 0.0, found.get("after") or 0.0
     if found.get("hops", 0) < limit("hops") or not before > limit("rank-few"):
         return None
     left = (after - 1) / (before - 1)

@@ -1,6 +1,5 @@
 """The inputs of the model: NaN, scale, drift, no variation, edges that are missing or wrong."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -182,7 +181,7 @@ def check_scale(facts: Facts) -> Finding | None:
             )
             size = Evidence(f"norm of a row of {one['name']}", one["row_norm"])
             return _scale(facts, one["name"], text, size, f"below {threshold_text('input-small')}")
-        largest_row = min(one.get("largest_row", 0.0), _largest_given(facts, "largest_row"))
+        largest_row = min(one.get("largest_row") or 0.0, _largest_given(facts, "largest_row"))
         if limit("row-outlier") < largest_row < math.inf:
             return _uneven(facts, one)
     return None

@@ -296,7 +296,7 @@ def _softmax_over_batch(facts: Facts) -> Finding | None:
     """A softmax within the model whose first axis is as long as the output, where rows are examples and no nodes."""
     found: dict[str, list[int]] = facts.signals.get("softmax_along_rows") or {}
     examples = (facts.signals.get("rows") or {}).get(facts.layers[-1]["name"] if facts.layers else "")
-    along = {name: shape for name, shape in found.items() if shape[0] == examples and shape[0] not in shape[1:]}
+    along = {name: shape for name, shape in found.items() if shape[:1] == [examples] and examples not in shape[1:]}
     is_of_nodes = facts.has_convolutions or bool(facts.signals.get("edges") or facts.signals.get("propagations"))
     if not along or is_of_nodes:
         return None

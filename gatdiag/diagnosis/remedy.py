@@ -30,8 +30,8 @@ def describe_optimizer(facts: Facts, **changed: float) -> dict[str, Any]:
     known = {name: value for name, value in group.items() if isinstance(value, int | float | list | str)}
     for name in ("parameters", "class"):
         known.pop(name, None)
-    if "initial_lr" in known:  # before a schedule scaled it
-        known["lr"] = known["initial_lr"]
+    if isinstance(base := known.pop("initial_lr", None), int | float):  # before a schedule scaled it
+        known["lr"] = known["initial_lr"] = base
     return {"class": group["class"], "settings": known, "changed": changed}
 
 

@@ -26,10 +26,12 @@ class Guard:
 
     Attributes:
         messages: What failed or is notable -> the message, for the run's notes.
+        unwritten: Why files could not be written; "" if all could.
     """
 
     def __init__(self) -> None:
         self.messages: dict[str, str] = {}
+        self.unwritten = ""
 
     @run_as_is
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -44,10 +46,19 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except OSError as error:  # one warning, as on a full disk nothing can be written
-            self.warn(FILES, f"not recorded: {what}, and all else that cannot be written ({error})")
+            self.warn_of_files(f"not recorded: {what}, and all else that cannot be written ({error})", error)
         except Exception as error:
-            self.warn(what, f"not recorded: {what} ({type(error).__name__}: {error})")
+            message = f"not recorded: {what} ({type(error).__name__}: {error})"
+            if isinstance(error.__cause__, OSError):
+                self.warn_of_files(message, error.__cause__)
+            else:
+                self.warn(what, message)
         return None
+
+    def warn_of_files(self, message: str, error: OSError) -> None:
+        """Warn that files cannot be written."""
+        self.unwritten = self.unwritten or str(error)
+        self.warn(FILES, message)
 
     def note(self, what: str, message: str) -> None:
         """Keep a message for the run's notes without a warning."""

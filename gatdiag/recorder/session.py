@@ -88,6 +88,11 @@ class Recorder:
         """A copy, also one in another process, is disabled."""
         return _make_disabled, (self.folder,)
 
+    @property
+    def unwritten(self) -> str:
+        """Why something could not be written to the folder; "" if everything could."""
+        return self._guard.unwritten
+
     # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:

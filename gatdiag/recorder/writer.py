@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from gatdiag.errors import InputError
 from gatdiag.recorder import meta
-from gatdiag.recorder.guard import FILES, Guard
+from gatdiag.recorder.guard import Guard
 from gatdiag.recorder.measure.parameters import ParameterMeasurer
 from gatdiag.recorder.non_finite import FirstNonFinite, first_non_finite
 from gatdiag.recorder.plan import RecordingPlan
@@ -230,9 +230,11 @@ class Writer:
             if lost := self._store.seal(status, reason):
                 self._guard.warn("lost rows", lost)
         except Exception as failure:
-            message = f"the run could not be sealed ({type(failure).__name__}: {failure})"
-            what = FILES if isinstance(failure, OSError) else "sealing"
-            self._guard.warn(what, f"{message}; what was written can be read")
+            message = f"the run could not be sealed ({type(failure).__name__}: {failure}); what was written can be read"
+            if isinstance(failure, OSError):
+                self._guard.warn_of_files(message, failure)
+            else:
+                self._guard.warn("sealing", message)
         finally:
             self._guard("new rows", self._store.close)
 

@@ -178,8 +178,22 @@ class Run:
             table = self.arrow(name)
             columns = zip(table.schema.names, table.columns, strict=True)
             self._measured[name] = {key: column.is_valid() for key, column in columns if column.null_count}
-            self._frames[name] = _to_pandas(table, self.layer_names, self.parameter_names)
+            frame = _to_pandas(table, self.layer_names, self.parameter_names)
+            self._check_unique(name, frame)
+            self._frames[name] = frame
         return self._frames[name]
+
+    def _check_unique(self, name: TableName, frame: "pd.DataFrame") -> None:
+        """Raise `InputError` if rows of a table are about the same."""
+        keys = ["step", *tables.IDENTITY[name]]
+        repeated = frame.duplicated(keys)
+        if repeated.any():
+            row = frame.loc[repeated, keys].iloc[0]
+            what = "".join(f" and {key} {row[key]}" for key in keys[1:])
+            raise InputError(
+                f"The table {name} of {self.folder} is damaged: expected one row per step{tables.ROWS[name]}, but "
+                f"there are several of step {row['step']}{what}; restore it from a copy"
+            )
 
     # Readers do not lock. The process that holds the lock changes the files of a run in this order:
     #

@@ -1,8 +1,8 @@
 """The shape of meta.json, on which all readers rely, and where a file differs from it.
 
-A shape is a type (`int` for a count, `float` for any finite number, `str` for valid Unicode), (shape, others...) for a
-value that may also be one of the others, [shape] for a list, and {key: shape} for an object. Keys with a question mark
-may be missing, "*" stands for any key, and further keys may be there.
+A shape is a type (`int` for a count, `Positive` for one from 1 on, `float` for any finite number, `str` for valid
+Unicode), (shape, others...) for a value that may also be one of the others, [shape] for a list, and {key: shape} for an
+object. Keys with a question mark may be missing, "*" stands for any key, and further keys may be there.
 """
 
 import sys
@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gatdiag.names import escape_surrogates
+
+
+class Positive:
+    """Stands for a count that is not zero."""
+
 
 _TEXT: Final = (str, None)
 _NUMBER: Final = (float, None)
@@ -43,7 +48,9 @@ _SIGNALS: Final = {
             "name": str,
             **dict.fromkeys(("rows", "columns", "non_finite", "negative?", "step?"), int),
             "first?": [int],
-            **dict.fromkeys(("largest_column?", "smallest_column?", "row_norm?", "relative_mu?"), _NUMBER),
+            **dict.fromkeys(
+                ("largest_column?", "smallest_column?", "largest_row?", "row_norm?", "relative_mu?"), _NUMBER
+            ),
         }
     ],
     "arguments?": [str],
@@ -61,10 +68,10 @@ _SIGNALS: Final = {
         **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),
         **dict.fromkeys(("has_graph?", "softmax_over_rows?", "are_all_labeled?"), _FLAG),
         "labels?": ([int], None),
-        **dict.fromkeys(("first_rows?", "last_rows?"), dict.fromkeys(("size?", "direction?"), _NUMBER)),
+        **dict.fromkeys(("first_rows?", "last_rows?"), dict.fromkeys(("size?", "direction?"), float)),
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
     },
-    "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER, "seen?": _COUNT}},
+    "zero_inputs?": {"*": {"first": _NUMBER, "since": _COUNT, "last": _NUMBER, "seen?": int}},
     "given?": {"*": dict.fromkeys(("largest_column", "largest_row", "row_norm"), _NUMBER)},
     "embedded?": {"*": {**dict.fromkeys(("rows", "entries"), int), "are_alike": bool}},
     "repeats?": {"*": {"runs": int, "growth": float, "rising": float}},
@@ -72,13 +79,18 @@ _SIGNALS: Final = {
     "hops?": {"*": int},
     "rows?": {"*": int},
     "attention_peaks?": {"*": float},
+    "dropped?": {"*": float},
+    "softmax_along_rows?": {"*": [int]},
+    "attention_ahead?": {"*": int},
+    "data_hops?": {"hops": int, "before": _NUMBER, "after": _NUMBER},
     "edges?": {"*": {"edges": int, "loops": int, "connected": _NUMBER, "pairs?": _NUMBER, "is_rearranged?": bool}},
     "relations?": {"*": {"count": int, "seen": [int]}},
     "recurrence?": {"*": {"runs": int, "first": _NUMBER, "largest": _NUMBER}},
     **dict.fromkeys(("compares_outputs?", "is_critic?", "has_other_outputs?"), _FLAG),
     "loss_weights?": _COUNT,
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
-    "messages?": dict.fromkeys(("labeled?", "reached?", "nodes?", "reached_nodes?"), int),
+    "messages?": ({"labeled": Positive, "reached": int, "nodes": Positive, "reached_nodes": int}, {}),
+    "cached_edges?": {"*": {"calls": Positive, "others": int}},
     "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rewritten": int}},
     "input_orders?": {"*": dict.fromkeys(("repeated", "permuted"), int)},
     "batch_axes?": {"*": {**dict.fromkeys(("batch", "time", "steps", "swapped"), int), "batch_first": bool}},
@@ -86,7 +98,7 @@ _SIGNALS: Final = {
         "has_divergence?": bool,
         **dict.fromkeys(("first?", "last?"), dict.fromkeys(("size", "spread"), float)),
     },
-    "graphs?": dict.fromkeys(("batches?", "within_first?", "graphs?", "largest?", "nodes?", "needed?"), int),
+    "graphs?": (dict.fromkeys(("batches", "within_first", "graphs", "largest", "nodes", "needed"), int), {}),
     "batch_labels?": [{"step": int, "counts": [int]}],
     "class_weights?": {"weights?": [_NUMBER], "rows?": [_NUMBER]},
     "normalization?": {
@@ -95,10 +107,13 @@ _SIGNALS: Final = {
             **dict.fromkeys(("momentum?", "shift?", "scale?"), _NUMBER),
         }
     },
-    "evaluation?": {
-        **dict.fromkeys(("calls?", "in_training_mode?", "compared?", "random?"), int),
-        "inputs?": {"*": dict.fromkeys(("shift", "size"), _NUMBER)},
-    },
+    "evaluation?": (
+        {
+            **dict.fromkeys(("calls", "in_training_mode", "compared", "random"), int),
+            "inputs?": {"*": dict.fromkeys(("shift", "size"), _NUMBER)},
+        },
+        {},
+    ),
     "loss_graph?": _LOSS,
     "broken_loss?": {
         **_LOSS,
@@ -162,7 +177,7 @@ def find_flaw(value: Any, shape: Any, place: str = "") -> str | None:
     """
     if isinstance(shape, tuple):
         shape, *others = shape
-        if any(value is other for other in others):
+        if any(value is other or value == other == {} for other in others):
             return None
     if not _is_of_kind(value, type(shape) if isinstance(shape, dict | list) else shape):
         return place
@@ -185,8 +200,8 @@ def _inner_shapes(shape: Any, held: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _is_of_kind(value: Any, kind: type) -> bool:
-    if kind is int:
-        return type(value) is int and 0 <= value <= _MAX_COUNT
+    if kind in (int, Positive):
+        return type(value) is int and (kind is Positive) <= value <= _MAX_COUNT
     if kind is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max
     return isinstance(value, kind) and (not isinstance(value, str) or escape_surrogates(value) == value)

@@ -40,6 +40,12 @@ KEYS: Mapping[TableName, Mapping[str, str]] = {
         "law": "int32, position in laws.found of meta.json",
     },
 }
+IDENTITY: Mapping[TableName, tuple[str, ...]] = {  # with the step, what a row is about
+    "steps": (),
+    "layers": ("layer",),
+    "parameters": ("parameter",),
+    "neurons": ("law",),
+}
 NAMES = pa.dictionary(pa.int32(), pa.string())
 BROKEN = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
 

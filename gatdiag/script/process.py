@@ -52,7 +52,7 @@ def begin() -> None:
     if is_script:
         process.conclude_at_end()
         if is_first_process():
-            conclude_if_killed(launch.out, [*launch.conclude, launch.out, "killed"])
+            process.note_end = conclude_if_killed(launch.out, [*launch.conclude, launch.out, "killed"])
 
 
 def _is_of_multiprocessing() -> bool:
@@ -95,11 +95,13 @@ class Process:
 
     Attributes:
         trainings: None until there is an optimizer.
+        note_end: Called when the script has ended.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._launch, self._folder = launch, Path.cwd()  # a script may go elsewhere
         self.trainings: Trainings | None = None
+        self.note_end: Callable[[], None] = lambda: None
         self._forked_in: BaseProcess | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -156,10 +158,13 @@ class Process:
         """Print the verdict and write the page, in another process: this one cannot start threads any more."""
         if os.getpid() != self._launch.process or not is_first_process():
             return
+        self.note_end()
         out = self._launch.out
         if not any(Path(out).glob(RUNS)):
             say(f"nothing was recorded: {_NO_OPTIMIZER if self.trainings is None else self.trainings.missing}")
             return
+        if self.trainings is not None and (unwritten := self.trainings.unwritten):
+            say(f"not all was recorded: {unwritten}")
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, ValueError, OSError):  # a script may have closed or replaced them
                 stream.flush()

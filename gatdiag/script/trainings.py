@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gatdiag.names import join_names
 from gatdiag.recorder import Every, Metrics, Recorder, Settings, select
 from gatdiag.recorder.hooks.outside import Outside, run_as_is
 from gatdiag.recorder.hooks.registry import listen_to_optimizers, stop_listening
@@ -139,12 +140,15 @@ class Trainings:
         self._running: list[Training] = []
         self._of_optimizer = IdentityTable[Training]()
         self._names = Counter[str]()
+        self._unwritten: dict[Path, str] = {}  # folder of a training that has ended -> why it could not be written to
         self._unknown: str | None = None  # an optimizer that has made steps for no model
         listen_to_optimizers(self)
 
     @property
     def missing(self) -> str:
         """Why nothing was recorded."""
+        if unwritten := self.unwritten:
+            return unwritten
         if recorded := [training for training in self._running if training.is_recorded]:
             return f"{from_here(recorded[0].recorder.folder)} was deleted or moved while the script ran"
         if any(training.steps for training in self._running):
@@ -152,6 +156,19 @@ class Trainings:
         if self._unknown is not None:
             return f"{self._unknown} holds parameters of no torch.nn.Module"
         return "no optimizer of a model has made a step in this process"
+
+    @property
+    def unwritten(self) -> str:
+        """Which folders could not be written to, why, and what to do; "" if all could."""
+        self._note_unwritten(self._running)
+        if not self._unwritten:
+            return ""
+        names = join_names((str(from_here(folder)) for folder in self._unwritten), 3)
+        why = next(iter(self._unwritten.values()))
+        return f"{names} could not be written to ({why}); free space there, or choose another folder with --out"
+
+    def _note_unwritten(self, trainings: Collection[Training]) -> None:
+        self._unwritten |= {each.recorder.folder: why for each in trainings if (why := each.recorder.unwritten)}
 
     @run_as_is
     def on_optimizer(self, optimizer: Optimizer) -> None:
@@ -190,6 +207,7 @@ class Trainings:
         for other in [each for each in self._running if self._is_over(each, training)]:
             self._running.remove(other)
             other.recorder.finish()
+            self._note_unwritten([other])
         recorder.start()
         self._names[kind] = number
         self._running.append(training)
@@ -203,7 +221,9 @@ class Trainings:
         """End all trainings."""
         stop_listening(self)
         while self._running:
-            self._running.pop().recorder.__exit__(None if error is None else type(error), error, None)
+            training = self._running.pop()
+            training.recorder.__exit__(None if error is None else type(error), error, None)
+            self._note_unwritten([training])
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 import json
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from mmap import mmap
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ _FIRST: Final = 1  # process of a container: all others end with it, and it woul
 _ERROR_OUTPUT: Final = 2  # file descriptor
 
 
-def conclude_if_killed(out: str, command: Sequence[str]) -> None:
+def conclude_if_killed(out: str, command: Sequence[str]) -> Callable[[], None]:
     """Run a command when this process has ended and left a run unfinished, as after SIGKILL or `os._exit`.
 
     What waits for that is no child of this process, so that a script that waits for all of its children does not meet
@@ -24,23 +25,32 @@ def conclude_if_killed(out: str, command: Sequence[str]) -> None:
     Args:
         out: Folder of the runs.
         command: The command line.
+
+    Returns:
+        To be called when the script comes to its end: nothing is concluded then, even if a run is unfinished because
+        the disk is full.
     """
+    has_ended = mmap(-1, 1)  # memory that processes share, because a file could not be written
+
+    def note_end() -> None:
+        has_ended[0] = 1
+
     if os.getpid() == _FIRST or not hasattr(os, "pidfd_open"):
-        return
+        return note_end
     try:
         script = os.pidfd_open(os.getpid())
     except OSError:  # the system has none
-        return
+        return note_end
     if child := os.fork():
         os.waitpid(child, 0)
         os.close(script)
-        return
+        return note_end
     try:
         os.setsid()
         if not os.fork():
             _release_files(script)
             select.select([script], [], [])
-            if any(map(_is_unfinished, Path(out).glob(RUNS))):
+            if not has_ended[0] and any(map(_is_unfinished, Path(out).glob(RUNS))):
                 os.execve(command[0], [*command], outer_environment())
     finally:
         os._exit(0)

@@ -22,6 +22,10 @@ def folder(tmp_path):
         ({"schema": 3}, "has schema 3, but this gatdiag reads schema 2.*upgrade"),
         ({"laws": None}, 'is damaged: "laws" is missing'),
         ({"notes": "none"}, 'is damaged: "notes" is missing or of another type'),
+        ({"signals": {"softmax_along_rows": {"0": None}}}, 'is damaged: "signals.softmax_along_rows.0" is missing'),
+        ({"signals": {"data_hops": -1}}, 'is damaged: "signals.data_hops" is missing'),
+        ({"signals": {"messages": {"labeled": 0}}}, 'is damaged: "signals.messages.labeled" is missing'),
+        ({"signals": {"evaluation": {"calls": 3}}}, 'is damaged: "signals.evaluation.in_training_mode" is missing'),
     ],
 )
 def test_metadata_of_another_schema_or_type_are_refused(folder, changes, message):
@@ -29,6 +33,13 @@ def test_metadata_of_another_schema_or_type_are_refused(folder, changes, message
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=message):
         load(folder)
+
+
+def test_what_was_not_seen_may_be_empty_or_missing(folder):
+    path = folder / "meta.json"
+    signals = {"messages": {}, "evaluation": {}, "graphs": {}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"signals": signals}))
+    assert load(folder).meta["signals"] == signals
 
 
 @pytest.mark.parametrize(

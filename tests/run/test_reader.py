@@ -395,6 +395,23 @@ def test_a_table_of_other_types_is_converted_or_refused(sealed):
     assert list(load(sealed).layers["step"]) == [row // 2 for row in range(40)]
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("steps", "step, but there are several of step 0;"),
+        ("layers", "step and layer, but there are several of step 0 and layer second;"),
+        ("parameters", "step and parameter, but there are several of step 0 and parameter"),
+        ("neurons", "step and conservation law, but there are several of step 0 and law 0;"),
+    ],
+)
+def test_rows_that_are_there_twice_are_told_of(sealed, name, what):
+    path = sealed / f"{name}.parquet"
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, table]), path)
+    with pytest.raises(InputError, match=rf"table {name} of .* is damaged: expected one row per {what}"):
+        getattr(load(sealed), name)
+
+
 def test_a_table_that_is_missing_from_a_sealed_run_is_told_of(sealed):
     (sealed / "steps.parquet").unlink()
     with pytest.raises(InputError, match=r"steps\.parquet is missing, though the run was sealed"):

@@ -92,6 +92,16 @@ class ForwardTrace:
         return 0.0 if self._trace is None else self._trace.seconds
 
     @property
+    def has_unseen(self) -> bool:
+        """Whether something was computed that could not be followed, as in compiled code."""
+        return self._trace is not None and self._trace.has_unseen
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether following the operations took too long."""
+        return self._trace is not None and self._trace.is_stopped
+
+    @property
     def read_attributes(self) -> dict[str, Tensor]:
         """Plain tensors among the attributes of modules that the forward pass read, by name."""
         return {} if self._trace is None else self._trace.read_attributes

@@ -55,6 +55,8 @@ class TrainingTrace(Trace):
         reads: Name of a parameter -> number of operations that read it.
         read_attributes: Name of an attribute that is a plain tensor, no parameter or buffer, and was read -> itself.
         mixing: The operations that mix rows.
+        has_unseen: Something was computed that could not be followed, as in compiled code.
+        is_stopped: Following the operations took too long.
         error: Why nothing can be said of the forward pass, if so.
         seconds: Computing time that following the operations has taken.
     """
@@ -74,6 +76,7 @@ class TrainingTrace(Trace):
         self._attributes: dict[int, str] = {}
         self.read_attributes: dict[str, Tensor] = {}
         self.mixing = Mixing()
+        self.has_unseen = self.is_stopped = False
         self.error: str | None = None
         self.seconds = 0.0
 
@@ -117,6 +120,7 @@ class TrainingTrace(Trace):
 
     def _follow(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size | None) -> None:
         if self.seconds > MAX_SECONDS:
+            self.is_stopped = True
             self.error = self.error or f"tracing was stopped after {MAX_SECONDS:g} s; gatdiag.find_laws has no limit"
             return
         start = time.thread_time()
@@ -130,6 +134,7 @@ class TrainingTrace(Trace):
     def _follow_within_limit(self, func: Any, arguments: dict[str, Any], out: Any, shape: torch.Size | None) -> None:
         tensors = tensor_arguments(list(arguments.values()), None)
         if _is_in_compiled_region():
+            self.has_unseen = True
             self._forget_written(func, arguments)
             return
         for tensor in tensors:
@@ -213,6 +218,7 @@ class TrainingTrace(Trace):
             (tensor.grad_fn, tensor.output_nr)
         )  # which was saved for a backward pass, and is another object
         if same is None:
+            self.has_unseen = True
             self._hold(tensor, *self._walk_back(tensor.grad_fn, seen))
         else:
             self.set_label(tensor, self.label_of(same))

@@ -1,5 +1,10 @@
 """Recorder: a training loop -> a run. It only observes: it never calls the user's code, and changes nothing.
 
+Modules, optimizers and what is passed and returned are read from the tables and containers that they are made of (see
+`gatdiag.structure.modules`), so that no method, property or comparison of the user's runs. What cannot be had without:
+the `__getattribute__` of a module or an optimizer, the `__torch_dispatch__` of a tensor, the attributes of a closure
+given to `step`, the methods of a scaler given to `watch`, and `compute` of a metric that is logged.
+
 A value of mu takes this way: torch's hook -> `ModuleHooks` -> `StepRecorder` -> `LayerMeasurer` -> `Sample` (until the
 end of the step) -> `SampleBuffer` (until several steps are measured together) -> `Writer` -> the store.
 

@@ -55,6 +55,7 @@ class RecordingPlan:
         laws: Of the whole model; None if they are not recorded.
         law_measurer: Measures those of the recorded layers; None if there are none.
         error: Why there are no laws.
+        can_be_passed: There may be laws that the trace did not see, and that `find_laws` finds.
         is_distributed: Other processes hold parts of some parameters.
     """
 
@@ -64,6 +65,7 @@ class RecordingPlan:
     laws: Laws | None = None
     law_measurer: LawMeasurer | None = None
     error: str | None = None
+    can_be_passed: bool = False
     is_distributed: bool = False
 
     @property
@@ -147,6 +149,7 @@ def make_plan(
     if "balance" not in settings.selection.every:
         return plan, None
     laws, error = _find_laws(structure, trace, settings)
+    plan = replace(plan, can_be_passed=settings.laws is None and trace is not None and _has_missed(trace))
     plan = _with_laws(plan, laws, settings.selection, error, is_low_precision=is_low_precision)
     if error is not None:
         return plan, f"no conservation laws are recorded: {error}"
@@ -180,9 +183,14 @@ def _find_laws(structure: Structure, trace: ForwardTrace | None, settings: Setti
             return None, f"the search failed with {type(failure).__name__}: {failure}"
     if len(laws) == 0:
         reasons = "; ".join(map(str, laws.excluded[:3])) or "no rescaling of its weights keeps its function"
-        hint = f"; {_COMPILED}" if has_compiled() else ""
+        hint = f"; {_COMPILED}" if trace is not None and not trace.is_stopped and _has_missed(trace) else ""
         return laws, f"the model has no conservation law ({reasons}){hint}"
     return laws, None
+
+
+def _has_missed(trace: ForwardTrace) -> bool:
+    """Whether a trace has missed a part of the model: it was compiled, or took too long."""
+    return trace.is_stopped or (trace.has_unseen and has_compiled())
 
 
 def _announce(elapsed: float) -> None:

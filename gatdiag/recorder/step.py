@@ -613,8 +613,7 @@ class StepRecorder:
         self._set_plan(plan)
         if message is not None:
             has_none = plan.laws is not None and not len(plan.laws) and plan.error != message  # no failure, and usual
-            can_be_passed = "gatdiag.find_laws" in message
-            (self.guard.note if has_none and not can_be_passed else self.guard.warn)("laws", message)
+            (self.guard.note if has_none and not plan.can_be_passed else self.guard.warn)("laws", message)
 
     def _gradients_after_backward(self) -> dict[int, Tensor]:
         """id of each parameter with a gradient -> the gradient, before it can have been clipped, if that is known."""

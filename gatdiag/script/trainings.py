@@ -147,10 +147,10 @@ class Trainings:
     @property
     def missing(self) -> str:
         """Why nothing was recorded."""
-        if unwritten := self.unwritten:
-            return unwritten
         if recorded := [training for training in self._running if training.is_recorded]:
             return f"{from_here(recorded[0].recorder.folder)} was deleted or moved while the script ran"
+        if unwritten := self.unwritten:
+            return unwritten
         if any(training.steps for training in self._running):
             return "the script records its training itself, or recording is switched off"
         if self._unknown is not None:

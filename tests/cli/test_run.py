@@ -39,7 +39,7 @@ if __name__ == "__main__":
     {}["missing"]
 """
 TRAINING = """
-import os, random, shutil, signal, sys
+import os, random, resource, shutil, signal, sys
 import torch
 
 if __name__ == "__main__":
@@ -51,6 +51,8 @@ if __name__ == "__main__":
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(8, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(25):
+        if "full" in sys.argv and epoch == int(sys.argv[-1]):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
@@ -122,6 +124,24 @@ def test_a_training_that_is_ended_from_outside_has_its_verdict(folder, by, statu
     assert done.stderr.splitlines()[-1] == "Page: here/report.html"
     assert ("the script was killed" in done.stderr) == (by == "SIGKILL")
     assert gatdiag.load("here").status == status
+
+
+def test_a_disk_that_becomes_full_is_told_of_once_and_is_no_kill(folder):
+    done = run(*GATDIAG, "--every", "1", "package/train.py", "full", "20")
+    assert done.returncode == 7
+    assert "killed" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: not all was recorded: ")]
+    assert "gatdiag-runs/train/Sequential could not be written to (" in line
+    assert "File too large" in line
+    assert line.endswith("free space there, or choose another folder with --out")
+    assert "gatdiag: no page: gatdiag-runs/train/report.html cannot be written (" in done.stderr
+
+
+def test_a_disk_that_is_full_is_why_nothing_was_recorded(folder):
+    done = run(*GATDIAG, "package/train.py", "full", "0")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("gatdiag: nothing was recorded: ")]
+    assert "gatdiag-runs/train/Sequential could not be written to (" in line
+    assert "File too large" in line
 
 
 def test_a_forked_child_is_left_alone_and_a_folder_that_is_gone_is_named(folder):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gatdiag
+from gatdiag.recorder import RecordingWarning
 from gatdiag.recorder.hooks.modules import has_compiled
 from tests.recorder.loops import Gat, graph, loss_of, sgd, train_step
 
@@ -70,3 +71,15 @@ def test_laws_are_not_looked_for_in_compiled_code(tmp_path, plain, how):
     assert losses == pytest.approx(plain[0], rel=1e-5)
     assert len(run.neurons) == 0
     assert any("laws=gatdiag.find_laws" in message or "compiled" in message for message in messages)
+
+
+def test_what_else_was_compiled_is_no_concern_of_an_ordinary_model(tmp_path):
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    assert has_compiled()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    optimizer = sgd(model)
+    with warnings.catch_warnings(record=True) as caught, always(), gatdiag.watch(model, tmp_path):
+        model(torch.randn(5, 3)).square().mean().backward()
+        optimizer.step()
+    assert not [str(item.message) for item in caught if issubclass(item.category, RecordingWarning)]
+    assert "can be passed" not in gatdiag.load(tmp_path).meta["laws"]["error"]

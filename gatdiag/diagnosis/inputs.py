@@ -1,5 +1,6 @@
 """The inputs of the model: NaN, scale, drift, no variation, edges that are missing or wrong."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 TableName: TypeAlias = Literal["steps", "layers", "parameters", "neurons"]
 Of: TypeAlias = Literal["", "output", "output gradient", "attention", "weight", "gradient", "update"]
+Side: TypeAlias = Literal["above", "below"]
 Needs: TypeAlias = Literal["", "edges", "matrix"]
 
 LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # recorded quantiles of weight changes
@@ -31,20 +32,28 @@ SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as
 THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
 HEALTHY: Final[Mapping[str, tuple[float, float]]] = {
-    "parameters.relative_gradient_norm": (1e-5, 0.1),
-    "parameters.update_ratio": (5e-5, 0.02),
+    "parameters.relative_gradient_norm": (1e-5, 3.0),
+    "parameters.update_ratio": (5e-5, 0.4),
     "parameters.unchanged_fraction": (0.0, 0.05),
     "layers.relative_mu": (0.05, 1.0),
-    "layers.relative_gradient_mu": (0.9, 1.0),
+    "layers.relative_gradient_mu": (0.75, 1.0),
     "layers.gradient_dead_fraction": (0.0, 0.6),
     "layers.relative_attention_entropy": (0.4, 1.0),
-    "layers.output_norm": (0.3, 20.0),
+    "layers.output_norm": (0.08, 20.0),
     "layers.output_gradient_norm": (0.02, 3.0),
     "layers.effective_rank": (1.6, math.inf),
+    "layers.dead_fraction": (0.0, 0.05),
+    "layers.zero_inputs": (0.0, 0.2),
+    "layers.attention_peak": (0.0, 0.25),
+    "parameters.attention_pace": (0.02, 120.0),
+    "parameters.gain": (0.4, 2.0),
+    "parameters.spectral_share": (0.25, 0.7),
 }
 """The range of nine tenths of the layers of trainings in which nothing is wrong, for quantities that do not depend much
-on the model: 5th to 95th percentile, rounded outwards, of the medians over the recorded steps, in the controls and
-repaired twins of tests/bank (`python -m tests.bank ranges`). Ranks have no upper end, which depends on the width."""
+on the model: 5th to 95th percentile, rounded outwards, at the first step, of the medians over the recorded steps and,
+for steps, of the largest of the first 20, whichever is further out, in the controls and repaired twins of tests/bank
+(`python -m tests.bank ranges`). Of what training makes of a layer, at the end. Ranks have no upper end, which depends
+on the width."""
 
 COMPARED_WITH: Final[Mapping[str, Literal["first", "last"]]] = {
     "layers.output_norm": "first",
@@ -88,6 +97,7 @@ class Quantity:
         relative_to: Column of the norm that it is divided by, which makes it 0 / 0 if that is zero; "" if none.
         is_share: Whether it is a fraction from 0 to 1.
         is_compared: Whether a comparison of two runs includes it.
+        is_of_end: Whether the value at the end counts, and not that of a typical step: what training made of a layer.
     """
 
     name: str
@@ -110,6 +120,7 @@ class Quantity:
     relative_to: str = ""
     is_share: bool = False
     is_compared: bool = True
+    is_of_end: bool = False
 
     def __repr__(self) -> str:
         """For example ``Quantity(layers.output_norm)``."""
@@ -365,6 +376,7 @@ _GROUPS = (
             paper=_BALANCE,
             reduction="mean",
             is_share=True,
+            is_of_end=True,
         ),
         *(
             Quantity(
@@ -492,6 +504,7 @@ _GROUPS = (
                 high="many units are never active",
                 low="every unit is active at some node",
                 is_share=True,
+                is_of_end=True,
                 function="output_statistics",
             ),
             replace(_non_finite("X", "X"), function="output_statistics"),
@@ -532,6 +545,7 @@ _GROUPS = (
             high="attention is saturated and cannot learn",
             low="attention is spread over several neighbors",
             is_share=True,
+            is_of_end=True,
             of="attention",
             function="attention_spread",
         ),
@@ -684,6 +698,51 @@ STORED: Final = (
 )
 """Columns of the last checkpoint in a run made of checkpoints; null in a training, where no recorder measures them."""
 
+DERIVED: Final = (
+    Quantity(
+        "gain",
+        "parameters",
+        label="norm of the weights over Glorot's",
+        equation="‖W‖_F / √(2mn / (m + n))",
+        meaning="norm of an (m, n) matrix divided by that of Glorot's initialization; geometric mean over those of a "
+        "layer",
+        high="outputs and gradients grow",
+        low="outputs and gradients shrink",
+    ),
+    Quantity(
+        "attention_pace",
+        "parameters",
+        label="update ratio of attention over that of features",
+        equation="(‖Δa‖ / ‖a‖) / (‖ΔW‖ / ‖W‖)",
+        meaning="update-to-weight ratio of a layer's attention vectors divided by that of its feature weights",
+        high="attention moves faster than features",
+        low="attention stands still",
+        paper=_BALANCE,
+    ),
+    Quantity(
+        "spectral_share",
+        "parameters",
+        label="spectral over Frobenius norm of the weights",
+        equation="‖W‖₂ / ‖W‖_F",
+        meaning="largest singular value of a matrix over its norm: 1 if it has rank one",
+        high="the neurons of a layer are alike",
+        low="the neurons of a layer differ",
+        is_share=True,
+    ),
+    Quantity(
+        "zero_inputs",
+        "layers",
+        label="inputs that are zero at every node",
+        equation="#{i : X[:, i] = 0} / d",
+        meaning="fraction of the columns of a layer's input, behind an activation, that are zero at every node",
+        high="many units are never active",
+        low="every unit is active at some node",
+        is_share=True,
+        is_of_end=True,
+    ),
+)
+"""Quantities by layer that `gatdiag.summary.series_of` computes from what was recorded."""
+
 GROUPS: Final[Mapping[str, Group]] = {group.name: group for group, _ in _GROUPS}
 
 
@@ -715,21 +774,28 @@ def quantity(table: TableName, column: str) -> Quantity:
     return _BY_NAME[table, column]
 
 
-def compared_label(column: str) -> str:
-    """The label of a "table.column", and of what it is divided by to be compared between layers."""
-    other = COMPARED_WITH.get(column)
-    return get_quantity(column).label + (f", over the {other} layer's" if other else "")
+def compared_label(column: str, over: str = "") -> str:
+    """The label of a "table.column", and of what it is divided by to be compared between layers.
+
+    Args:
+        column: The quantity.
+        over: The layer whose value the others are divided by; by default that of `COMPARED_WITH`.
+    """
+    other = f"that of {over}" if over else f"the {COMPARED_WITH[column]} layer's" if column in COMPARED_WITH else ""
+    return get_quantity(column).label + (f", over {other}" if other else "")
 
 
-def healthy_range(column: str, line: float | None = None) -> tuple[float, float]:
-    """The range of healthy trainings; one without an upper end begins at a threshold that is higher.
+def healthy_range(column: str, line: float | None = None, beyond: Side = "above") -> tuple[float, float]:
+    """The range of healthy trainings, without what is beyond a threshold.
 
     Example:
-        >>> healthy_range("layers.effective_rank", 3.0)
-        (3.0, inf)
+        >>> healthy_range("layers.effective_rank", 3.0, "below"), healthy_range("layers.relative_mu", 0.01, "below")
+        ((3.0, inf), (0.05, 1.0))
     """
     low, high = HEALTHY[column]
-    return (max(low, line), high) if line is not None and math.isinf(high) and line > low else (low, high)
+    if line is None or not low < line < high:
+        return low, high
+    return (low, line) if beyond == "above" else (line, high)
 
 
 def get_quantity(column: str) -> Quantity:
@@ -738,4 +804,6 @@ def get_quantity(column: str) -> Quantity:
     return quantity(cast("TableName", table), name)
 
 
-_BY_NAME: Final[Mapping[tuple[str, str], Quantity]] = {(each.table, each.name): each for each in QUANTITIES}
+_BY_NAME: Final[Mapping[tuple[str, str], Quantity]] = {
+    (each.table, each.name): each for each in (*QUANTITIES, *DERIVED)
+}

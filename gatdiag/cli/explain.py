@@ -56,6 +56,8 @@ def explain(
 
 def _lines(code: str, cause: Cause) -> Iterator[str]:
     from gatdiag.diagnosis.thresholds import limits_of
+    from gatdiag.diagnosis.wording import describe_range
+    from gatdiag.quantities import HEALTHY, compared_label
 
     yield f"{cause.title} [{code}]"
     yield from filter(None, [cause.text])
@@ -64,8 +66,11 @@ def _lines(code: str, cause: Cause) -> Iterator[str]:
     if cause.limits:
         yield "thresholds:"
     yield from (f"    {one.value:g}: {one.reason}" for one in limits_of(cause.limits).values())
+    if cause.column in HEALTHY:
+        usual = describe_range(*HEALTHY[cause.column])
+        yield f"shown by layer: {compared_label(cause.column)}; nine in ten layers of healthy trainings: {usual}"
     if cause.figure:
-        yield f"figure: {cause.figure}"
+        yield f"figure{' beside it' if cause.column else ''}: {cause.figure}"
     yield "to paste:" if cause.remedy else f"to paste: {_OF_RUN}"
     yield from (f"    {line}" for line in (cause.remedy.code.splitlines() if cause.remedy else ()))
     yield f"wrong if: {cause.falsified_by or _OF_RUN}"

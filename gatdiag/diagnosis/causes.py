@@ -36,7 +36,8 @@ class Cause:
         rank: Of two findings of the same severity, that with the lower rank comes first.
         why: Why it has this rank.
         figure: The name of the figure that shows it, or "".
-        column: The recorded quantity, as "table.column", whose values by layer show it; "" if none does.
+        column: The recorded quantity, as "table.column", whose values by layer, or by step, show it; "" if
+            none does.
         falsified_by: An observation that would disprove it.
         remedy: What removes it, if that is the same for all runs.
         severity: Of all its findings; "by loss": follows from how well the training went; "certain": an error, or a

@@ -73,7 +73,7 @@ def check_collapse(facts: Facts) -> Finding | str | None:
     )
     return facts.finding(
         "representation-collapse",
-        f"The loss went from {number(facts.first_loss)} to {number(facts.last_loss)}, and the {what} of all rows are "
+        f"The loss went from {number(facts.first_loss)} to {number(facts.final_loss)}, and the {what} of all rows are "
         f"alike: their spread is {number(float(last[name]))}, {percent(share)} of that at the start. The loss compares "
         f"outputs with each other, and {why}.",
         Evidence(f"spread of the {what}, end over start", share),
@@ -97,8 +97,8 @@ def _collapse_of_parts(facts: Facts) -> Finding | str | None:
     name = max(left, key=left.__getitem__)
     return facts.finding(
         "representation-collapse",
-        f"The loss went from {number(facts.first_loss)} to {number(facts.last_loss)}, as low as minus a cosine can be, "
-        f"and the rows of layer {short(name)} are alike: their differences are {percent(left[name])} of their size, "
+        f"The loss went from {number(facts.first_loss)} to {number(facts.final_loss)}, as low as minus a cosine can be,"
+        f" and the rows of layer {short(name)} are alike: their differences are {percent(left[name])} of their size, "
         f"{percent(first[name])} at the start. A loss that compares outputs with each other is lowest where they do "
         "not depend on the input.",
         Evidence(f"relative mu of layer {short(name)} at the end", left[name]),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Container
 from statistics import median_high
+from typing import NamedTuple
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
@@ -11,6 +12,7 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
+from gatdiag.diagnosis.training import STILL_FALLS
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 
@@ -45,11 +47,10 @@ _LAST = 3  # layers, of which the smallest value counts: in the very last, round
     column="layers.output_gradient_norm",
     falsified_by="With scaled branches, or a normalization after each layer, the first loss is just as high.",
     limits={
-        "explode": Limit(
-            30, "growth of the hidden outputs from first to last; healthy runs 0.12 to 10, faulty runs 7.8 to 3e7"
-        ),
+        "explode": Limit(30, "growth of the hidden outputs from first to last; faulty runs 7.8 to 3e7"),
         "explode-back": Limit(1e3, "growth of the gradients from the last layer to the first"),
         "jump": Limit(5, "times the loss of the best constant prediction; 100 if the network trains"),
+        "grows": Limit(10, "growth of outputs or gradients, together with such a first loss"),
     },
     borrowed=("explode-time", "each-run"),
 )
@@ -60,36 +61,78 @@ def check_exploding(facts: Facts) -> Finding | str | None:
         return in_time
     if facts.is_learning or not has_usual_weights:
         return None
-    stack = _without_normalization(facts)
-    norms, grads = _hidden(facts, "output_norm", stack), _hidden(facts, "output_gradient_norm", stack)
-    if len(norms) < 5:
-        return f"this check needs 6 layers with a recorded output and no normalization between, got {len(norms) + 1}"
-    grow = _ratio(norms[-1], norms[0])
-    back = _ratio(grads[0], grads[-1]) if grads else math.nan
-    most = grow if facts.is_preflight else max(grow, back)  # normalizations scale gradients of networks that train
-    is_high = facts.first_loss > limit("jump") * facts.baseline_loss and most > 10
-    if not (grow > limit("explode") or back > limit("explode-back") or is_high):
+    forward, backward = _growths(facts)
+    if len(forward.by_layer) < 5:
+        count = len(forward.by_layer) + 1
+        return f"this check needs 6 layers with a recorded output and no normalization between, got {count}"
+    if (threshold := _exceeded(facts, forward, backward)) is None:
         return None
+    shown = _larger(facts, forward, backward) if threshold == "grows" else forward
+    shown = backward if threshold == "explode-back" else shown
+    count = len(forward.by_layer)
     fix = remedy.insert_modules(facts, *(_modules(facts) if facts.laws else ("LayerNorm",)))
-    scale = f"x = x + {1 / math.sqrt(len(norms)):.2g} * out  # in forward: branches times 1 / sqrt(their number)"
+    scale = f"x = x + {1 / math.sqrt(count):.2g} * out  # in forward: branches times 1 / sqrt(their number)"
     summed = ": a sum of that many residual branches has to be scaled" if facts.has_residual_streams else ""
-    backward = f", and the gradients on their way back {number(back)} times" if math.isfinite(back) else ""
+    back = f", and the gradients on their way back {number(backward.most)} times"
+    returning = back if math.isfinite(backward.most) else ""
+    evidence = (
+        Evidence("norm of the last hidden output over the first's", forward.most),
+        Evidence("gradient of the first over the last hidden layer", backward.most),
+    )
     high = Evidence("first loss over that of a constant prediction", facts.first_loss / facts.baseline_loss)
     return facts.finding(
         "depth-exploding-gradient",
-        f"Over {len(norms) + 1} layers the outputs grow {number(grow)} times{backward}, although each weight has a "
+        f"Over {count + 1} layers the outputs grow {number(forward.most)} times{returning}, although each weight has a "
         f"usual norm{summed}.",
-        Evidence("norm of the last hidden output over the first's", grow),
-        Evidence("gradient of the first over the last hidden layer", back),
-        *([high] if is_high else []),
-        threshold=f"Flagged above {threshold_text('explode', 'explode-back')}; or above 10 together with a first loss "
+        *(evidence if shown is forward else evidence[::-1]),
+        *([high] if threshold == "grows" else []),
+        threshold=f"Flagged above {threshold_text('explode', 'explode-back')}; or above {threshold_text('grows')}, "
         f"above {threshold_text('jump')}.",
-        layers=tuple(facts.profile("output_norm")),
-        column="" if back > limit("explode-back") else "layers.output_norm",
-        line=limit("explode-back" if back > limit("explode-back") else "explode"),
+        layers=tuple(name for name, growth in shown.by_layer.items() if growth > limit(threshold)),
+        column=shown.column,
+        line=limit(threshold),
+        over=shown.over,
         steps=(0,),
         remedy=Remedy(*fix.fixes, f"# or: {scale}") if fix else Remedy(scale),
     )
+
+
+class _Growth(NamedTuple):
+    """How far a column grows from hidden layer to hidden layer of a stack: values over that of the layer `over`."""
+
+    column: str
+    over: str
+    by_layer: dict[str, float]
+    most: float
+
+
+def _growths(facts: Facts) -> tuple[_Growth, _Growth]:
+    """The growth of the outputs from the first layer on, and of their gradients from the last layer back."""
+    stack = _without_normalization(facts)
+    norms, grads = (_of_hidden(facts, column, stack) for column in ("output_norm", "output_gradient_norm"))
+    first, last = next(iter(norms), ""), next(reversed(grads), "")
+    forward = {name: _ratio(value, norms[first]) for name, value in norms.items()}
+    backward = {name: _ratio(value, grads[last]) for name, value in grads.items()}
+    return (
+        _Growth("layers.output_norm", first, forward, next(reversed(forward.values()), math.nan)),
+        _Growth("layers.output_gradient_norm", last, backward, next(iter(backward.values()), math.nan)),
+    )
+
+
+def _larger(facts: Facts, forward: _Growth, backward: _Growth) -> _Growth:
+    """The larger one; normalizations scale gradients of networks that train."""
+    return backward if backward.most > forward.most and not facts.is_preflight else forward
+
+
+def _exceeded(facts: Facts, forward: _Growth, backward: _Growth) -> str | None:
+    """The name of the limit that is exceeded."""
+    if forward.most > limit("explode"):
+        return "explode"
+    if backward.most > limit("explode-back"):
+        return "explode-back"
+    came_back = facts.course.reason.endswith(STILL_FALLS)  # of a network that is learning, only far growth tells
+    is_high = facts.first_loss > limit("jump") * facts.baseline_loss and not came_back
+    return "grows" if is_high and _larger(facts, forward, backward).most > limit("grows") else None
 
 
 def _without_normalization(facts: Facts) -> list[str]:
@@ -114,9 +157,7 @@ def _without_normalization(facts: Facts) -> list[str]:
     falsified_by="With skip connections around the hidden layers and everything else unchanged, the learning curve is "
     "the same.",
     limits={
-        "vanish": Limit(
-            1e-3, "gradient of the first layer's output over the last's; healthy runs 0.023 to 28, faulty runs 3e-5"
-        ),
+        "vanish": Limit(1e-3, "gradient of the first layer's output over the last's; faulty runs 3e-5"),
         "vanish-alike": Limit(1e-5, "the same if rows are alike, which shrinks it, too"),
     },
     borrowed=("vanish-time",),
@@ -125,7 +166,8 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     """The gradient at the first layer's output is orders of magnitude below that at the last layer's."""
     if (in_time := vanishing_in_time(facts)) is not None:
         return in_time
-    grads = [value for value in facts.profile("output_gradient_norm").values() if math.isfinite(value)]
+    known = {name: value for name, value in facts.profile("output_gradient_norm").items() if math.isfinite(value)}
+    grads = [*known.values()]
     if len(grads) < limit("deep"):
         return f"this check needs 4 layers with a recorded gradient, got {len(grads)}"
     if facts.is_learning:
@@ -142,8 +184,10 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         f"({number(ratio ** (1 / (len(grads) - 1)))} times per layer{slope}), so the first layers cannot learn.",
         Evidence("gradient of the first over that of the last layer's output", ratio),
         threshold=f"Flagged below {threshold_text(threshold)}.",
-        layers=tuple(facts.profile("output_gradient_norm")),
+        layers=tuple(name for name in known if _ratio(known[name], grads[-1]) < limit(threshold)),
         line=limit(threshold),
+        beyond="below",
+        over=[*known][-1],
         steps=(0,),
         remedy=_RELU if has_sigmoids else _skips(facts),
         falsified_by="With ReLU instead of the sigmoids the learning curve is the same." if has_sigmoids else "",
@@ -159,15 +203,13 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     column="layers.relative_mu",
     falsified_by=_SHALLOW,
     limits={
-        "alike": Limit(1e-2, "relative mu of the last layers; healthy runs 0.075 to 0.89, faulty runs 7e-8 to 9e-4"),
+        "alike": Limit(1e-2, "relative mu of the last layers; faulty runs 7e-8 to 9e-4"),
         "hops": Limit(8, "hops within one convolution, without weights between them"),
         "hops-left": Limit(
             0.2, "effective rank above one that is left of many hops; healthy runs 0.21 and more, faulty runs 0 to 0.15"
         ),
         "rank-low": Limit(2.5, "effective rank of the first hidden output; usually 10 or more"),
-        "rank-one": Limit(
-            1.25, "effective rank: sigma_2 is 5% of sigma_1; healthy runs 1.5 to 21, faulty runs 1.00 to 1.05"
-        ),
+        "rank-one": Limit(1.25, "effective rank: sigma_2 is 5% of sigma_1; faulty runs 1.00 to 1.05"),
         "rank-few": Limit(3, "effective rank, and an eighth of the first layer's, over at least eight layers"),
         "left": Limit(1e-2, "differences between nodes, output over input; usual 0.29 to 3.5, all linked 4e-9 to 2e-8"),
         "differ": Limit(0.1, "relative mu of the inputs: with less they are alike from the start"),
@@ -233,6 +275,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
     if not shares:
         return None
     alike = tuple(shares)
+    is_narrow = any(_is_narrow(facts, name) for name in alike)
     return _smoothing(
         facts,
         "rank-collapse",
@@ -241,6 +284,7 @@ def _weights_of_rank_one(facts: Facts) -> Finding | None:
         Evidence(f"spectral over Frobenius norm of the weights of layer {short(alike[0])}", shares[alike[0]]),
         "weights-alike",
         alike,
+        ("layers.effective_rank", None) if is_narrow else ("parameters.spectral_share", limit("weights-alike")),
         _WIDER if all(_is_narrow(facts, name) for name in alike) else GLOROT,
     )
 
@@ -292,6 +336,7 @@ def _alike(facts: Facts) -> Finding | None:
         Evidence("smallest relative mu of the last layers", low),
         "alike",
         alike,
+        ("layers.relative_mu", limit("alike")),
     )
 
 
@@ -313,6 +358,7 @@ def _alike_at_once(facts: Facts) -> Finding | None:
         Evidence(f"differences between nodes behind over before layer {short(name)}", left),
         "left",
         (name,),
+        ("layers.relative_mu", None),
         _OWN_WEIGHT,
     )
 
@@ -355,6 +401,7 @@ def over_hops(facts: Facts) -> Finding | None:
         Evidence(f"effective rank of the output of {short(name)}, less one, over its columns, less one", left[name]),
         "hops-left",
         (name,),
+        ("layers.effective_rank", 1 + limit("hops-left") * (widths[name] - 1)),
         _FEWER_HOPS,
     )
 
@@ -386,6 +433,7 @@ def _data_alike(facts: Facts) -> Finding | None:
         Evidence("effective rank behind, less one, over that before, less one", left),
         "hops-left",
         tuple(one["name"] for one in facts.layers[:1]),
+        ("layers.effective_rank", None),
         Remedy("for _ in range(2):  # two hops instead of many\n    x = adj @ x"),
     )
 
@@ -422,6 +470,7 @@ def _within_a_layer(facts: Facts) -> Finding | str | None:
         Evidence(f"effective rank of the output of layer {short(name)}", rank),
         "rank-low",
         (name,),
+        ("layers.effective_rank", limit("rank-low")),
         _FEWER_HOPS,
     )
 
@@ -443,6 +492,7 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         or _carries_gradients(facts)
     ):
         return None
+    threshold = "rank-few" if has_fallen else "rank-one"
     return _smoothing(
         facts,
         code,
@@ -450,8 +500,9 @@ def _one_direction(facts: Facts, code: str) -> Finding | None:
         f"{number(values[-1], 4)} over {len(rank) + 1} layers, while {_describe_size(facts)}. Nodes differ only by a "
         "factor.",
         Evidence("effective rank of the last hidden output", values[-1]),
-        "rank-few" if has_fallen else "rank-one",
-        tuple(name for name in rank if rank[name] < limit("rank-few" if has_fallen else "rank-one")),
+        threshold,
+        tuple(name for name in rank if rank[name] < limit(threshold)),
+        ("layers.effective_rank", limit(threshold)),
     )
 
 
@@ -483,25 +534,34 @@ def _smoothing(
     evidence: Evidence,
     threshold: str,
     layers: tuple[str, ...],
+    shown: tuple[str, float | None],
     fix: Remedy | None = None,
 ) -> Finding:
+    """A finding about a column, and the threshold as a value of it."""
+    beyond = "above" if threshold == "weights-alike" else "below"
     return facts.finding(
         code,
         text,
         evidence,
-        threshold=f"Flagged {'above' if threshold == 'weights-alike' else 'below'} {threshold_text(threshold)}.",
+        threshold=f"Flagged {beyond} {threshold_text(threshold)}.",
+        beyond=beyond,
         layers=layers,
-        column="layers.effective_rank" if threshold not in ("alike", "left") else "",
-        line=limit(threshold) if threshold in ("alike", "rank-low", "rank-one", "rank-few") else None,
+        column=shown[0],
+        line=shown[1],
         steps=(0,),
         remedy=fix or _skips(facts),
     )
 
 
-def _hidden(facts: Facts, column: str, names: Container[str] | None = None) -> list[float]:
-    """Finite values of all layers, or of those with these names, but the last, whose width is the number of classes."""
-    found = {name: value for name, value in facts.profile(column).items() if names is None or name in names}
-    return [value for value in list(found.values())[:-1] if math.isfinite(value)]
+def _hidden(facts: Facts, column: str) -> list[float]:
+    """Finite values of all layers but the last, whose width is the number of classes."""
+    return [*_of_hidden(facts, column, facts.profile(column)).values()]
+
+
+def _of_hidden(facts: Facts, column: str, names: Container[str]) -> dict[str, float]:
+    """The same of the layers with these names."""
+    found = [(name, value) for name, value in facts.profile(column).items() if name in names]
+    return {name: value for name, value in found[:-1] if math.isfinite(value)}
 
 
 def _ratio(above: float, below: float) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from statistics import geometric_mean
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +17,21 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import suit
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
+from gatdiag.diagnosis.wording import describe_range
 from gatdiag.names import is_mask
-from gatdiag.quantities import TableName
+from gatdiag.quantities import HEALTHY, TableName
 from gatdiag.roles import FEATURE, ROOT
 from gatdiag.run import Run
-from gatdiag.summary import compared_score, is_of_checkpoints, logged_series, loss_name, score_names, scores
+from gatdiag.summary import (
+    compared_score,
+    is_of_checkpoints,
+    last_values,
+    logged_series,
+    loss_name,
+    score_names,
+    scores,
+    series_of,
+)
 
 declare_limits(
     {
@@ -432,6 +441,11 @@ class Facts:
         """Median of the finite losses of the last tenth of steps, or the last checkpoint's; NaN without a loss."""
         return median(self.finite_loss[-1:]) if self.is_of_checkpoints else last_level(self.finite_loss)
 
+    @property
+    def final_loss(self) -> float:
+        """The last finite loss, which is what texts quote, as tables do; it is judged by `last_loss`."""
+        return float(self.finite_loss[-1]) if len(self.finite_loss) else math.nan
+
     @cached_property
     def progress(self) -> float:
         """Share of `baseline_loss` that is gone at the end."""
@@ -550,7 +564,7 @@ class Facts:
         remedy: Remedy | None = None,
         **given: Any,
     ) -> Finding:
-        """Create a finding; what is not given, or empty, is taken from the code's row in `CAUSES`.
+        """Create a finding; what is not given, or empty but for the column, is taken from the code's row in `CAUSES`.
 
         Args:
             code: The code.
@@ -565,9 +579,11 @@ class Facts:
             remedy or row.remedy or Remedy(), is_generated=self.is_generated, is_reparametrized=self.is_reparametrized
         )
         known = tuple(one for one in evidence if not math.isnan(one.value))
-        more = {
-            name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "column", "falsified_by")
-        }
+        more = {name: given.pop(name, "") or getattr(row, name) for name in ("title", "figure", "falsified_by")}
+        more["column"] = given.pop("column", row.column)
+        if given.get("line") is not None and more["column"] in HEALTHY:
+            usual = describe_range(*HEALTHY[more["column"]])
+            given["threshold"] += f" Nine in ten layers of healthy trainings: {usual}."
         severity = severity or self._severity_of(row)
         return Finding(code, severity, text=text, evidence=known, remedy=fix.code, actions=fix.actions, **more, **given)
 
@@ -763,16 +779,9 @@ class Facts:
 
         Glorot's norm of an (m, n) matrix is sqrt(2 m n / (m + n)).
         """
-        first = values_at_step(self.run.parameters, "parameter", "norm")
-        found: dict[str, list[float]] = {}
-        for layer in self._used_layers:
-            if layer.get("kind") in ("Embedding", "EmbeddingBag"):
-                continue
-            for name, (rows, columns) in matrices(layer).items():
-                size = math.sqrt(2 * rows * columns / (rows + columns)) if rows * columns else math.nan
-                if 0 < (gain := first.get(name, math.nan) / size) < math.inf:
-                    found.setdefault(layer["name"], []).append(gain)
-        return {name: geometric_mean(values) for name, values in found.items()}
+        series = series_of(self.run, "parameters.gain")
+        first = last_values(series[series["step"] == series["step"].min()])
+        return {layer["name"]: first[layer["name"]] for layer in self._used_layers if layer["name"] in first}
 
 
 def _share_of_auc(values: Floats) -> float:

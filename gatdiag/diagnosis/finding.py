@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from gatdiag.diagnosis.fixes import Action, Manual, Remedy
 from gatdiag.diagnosis.wording import number, plain
+from gatdiag.quantities import Side
 
 __all__ = [
     "HEALTHY", "SEVERITIES", "UNDETERMINED", "UNEXPLAINED", "Action", "Evidence", "Finding", "Manual", "Remedy",
@@ -64,8 +65,12 @@ class Finding:
         parameters: The parameters concerned.
         steps: The first and the last step that the evidence comes from.
         figure: The name of the figure that shows it, or "".
-        column: The recorded quantity, as "table.column", whose values by layer show it; "" if none does.
+        column: The recorded quantity, as "table.column", whose values by layer, or by step, show it; "" if
+            none does.
         line: The threshold as a value of that quantity; None if another one is compared with it.
+        beyond: On which side of it values are flagged.
+        over: The layer whose value of that quantity those of the others are divided by; "" for that of
+            `gatdiag.quantities.COMPARED_WITH`, if any.
         remedy: Code to paste, with this model's names and numbers.
         actions: The changes of `remedy` that `gatdiag.treat` can make by itself, in order; empty if only the user's
             code can be changed (a loss, a mask, a call that clips gradients).
@@ -85,6 +90,8 @@ class Finding:
     figure: str = ""
     column: str = ""
     line: float | None = None
+    beyond: Side = "above"
+    over: str = ""
     remedy: str = ""
     actions: tuple[Action, ...] = ()
     falsified_by: str = ""

@@ -7,6 +7,7 @@ compared with the thresholds.
 import math
 from itertools import pairwise
 from statistics import geometric_mean
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold
 from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
-from gatdiag.roles import ATTENTION, FEATURE
-from gatdiag.summary import has_role
+from gatdiag.roles import ATTENTION
+from gatdiag.summary import has_role, series_of, typical_values
 
 declare_limits(
     {
@@ -48,13 +49,11 @@ _NOT_RECORDED = "no initial norm of a feature weight was recorded"
     rank=130,
     why="outputs grow with the product of the norms",
     figure="overview",
-    column="parameters.relative_gradient_norm",
+    column="parameters.gain",
     falsified_by="With Glorot initialization the first loss is just as high.",
     remedy=GLOROT,
     limits={
-        "gain-large": Limit(
-            4, "times Glorot's norm, geometric mean over layers; usual initializations are within 0.28 to 2.5"
-        ),
+        "gain-large": Limit(4, "times Glorot's norm, geometric mean over layers"),
         "gain-one": Limit(12, "times Glorot's norm in one layer, without a small layer to make up for it"),
         "chance": Limit(3, "times the loss of the best constant prediction at the first step"),
     },
@@ -70,15 +69,19 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     is_single = gains[layer] > limit("gain-one") and min(gains.values()) > 0.2 and facts.state != "trained"
     if not is_high or not (mean > limit("gain-large") or is_single):
         return None
+    threshold = "gain-large" if mean > limit("gain-large") else "gain-one"
+    own = Evidence(f"initial norm over Glorot's, layer {short(layer)}", gains[layer])
     return facts.finding(
         "init-too-large",
         f"The initial weights are {number(mean)} times as large as Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} times in layer {short(layer)}): the first loss is {number(facts.first_loss)}, that of "
         f"a constant prediction {number(facts.baseline_loss)}.",
+        *([own] if threshold == "gain-one" else []),
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
         Evidence("first loss over that of a constant prediction", facts.first_loss / facts.baseline_loss),
-        threshold=f"Flagged above {threshold_text('gain-large')} and {threshold_text('chance')}.",
-        layers=tuple(name for name in gains if gains[name] > limit("gain-large")),
+        threshold=f"Flagged above {threshold_text(threshold)} and {threshold_text('chance')}.",
+        line=limit(threshold),
+        layers=tuple(name for name in gains if gains[name] > limit(threshold)),
         steps=(0,),
     )
 
@@ -89,7 +92,7 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     rank=150,
     why="outputs and gradients shrink with the product of the norms",
     figure="overview",
-    column="parameters.relative_gradient_norm",
+    column="parameters.gain",
     falsified_by="With Glorot initialization the gradients of the first layer are just as small.",
     remedy=GLOROT,
     limits={
@@ -111,14 +114,20 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     is_single = gains[layer] < limit("gain-small") / 3 and has_no_large and _is_read(facts, layer)
     if not (mean < limit("gain-small") or is_single):
         return None
+    is_mean = mean < limit("gain-small")
+    line = limit("gain-small") / (1 if is_mean else 3)
+    own = Evidence(f"initial norm over Glorot's, layer {short(layer)}", gains[layer])
     return facts.finding(
         "init-too-small",
         f"The initial weights are {number(mean)} times as large as Glorot's (geometric mean over layers; "
         f"{number(gains[layer])} times in layer {short(layer)}): outputs and gradients shrink by that factor in each "
         "layer.",
+        *([] if is_mean else [own]),
         Evidence("initial norm over Glorot's, geometric mean over layers", mean),
-        threshold=f"Flagged below {threshold_text('gain-small')}.",
-        layers=tuple(name for name in gains if gains[name] < limit("gain-small")),
+        threshold=f"Flagged below {threshold_text('gain-small')}{'' if is_mean else ', of one layer a third of it'}.",
+        line=line,
+        beyond="below",
+        layers=tuple(name for name in gains if gains[name] < line),
         severity=facts.severity_of_start,
         steps=(0,),
     )
@@ -150,7 +159,7 @@ def _is_fed(facts: Facts, name: str, behind: str) -> bool:
     rank=140,
     why="stiff weights bound the learning rate, and the others cannot move at it",
     figure="balance",
-    column="parameters.update_ratio",
+    column="parameters.attention_pace",
     falsified_by="With a balanced initialization and everything else unchanged, the learning curve is the same.",
     limits={
         "gain-jump": Limit(
@@ -206,6 +215,7 @@ def _alternating(facts: Facts, gains: list[float]) -> Finding | None:
         Evidence("initial norm of a layer over its neighbor's, both relative to Glorot's", factor),
         "gain-jump",
         tuple(names),
+        column="parameters.gain",
     )
 
 
@@ -225,6 +235,7 @@ def _neurons(facts: Facts) -> Finding | None:
         Evidence(f"|c| in layer {short(worst)}, the lower of its medians over c > 0 and c < 0", opposed[worst]),
         "gain-jump",
         tuple(opposed),
+        column="parameters.relative_gradient_norm",
     )
 
 
@@ -263,7 +274,7 @@ def _stuck(facts: Facts) -> Finding | str | None:
     if imbalance < limit("imbalance"):
         return None
     ratio = min(norms[-3:]) / norms[0] if norms[0] else math.nan
-    step, over, attention = median(facts.step_ratios), facts.early_overshoot, _attention_pace(facts)
+    step, over, attention = median(facts.step_ratios), facts.early_overshoot, _pace_of_deeper_half(facts)
     shrinks = len(norms) >= 8 and ratio < limit("shrink")
     is_stuck = facts.step_count >= limit("steps") and step < limit("stuck")
     is_stiff = is_stuck and over > limit("stiff")
@@ -286,17 +297,41 @@ def _stuck(facts: Facts) -> Finding | str | None:
     threshold = next((name for name, (holds, _, _) in shown.items() if holds), None)
     if threshold is None:
         return None
-    motion = f", and a step changes the weights by {number(step)} of their norm" if math.isfinite(step) else ""
     return _finding(
         facts,
         f"In these {len(norms)} attention layers the incoming and outgoing weights of each neuron are out of balance: "
-        f"outputs shrink to {percent(ratio)} of their size{motion}. Gradient descent conserves this imbalance (c), so "
-        "training does not repair it.",
+        f"{_effects(ratio, step, attention if is_still else math.nan)}. Gradient descent conserves this imbalance (c), "
+        "so training does not repair it.",
         Evidence(*shown[threshold][1:]),
         threshold,
-        tuple(facts.profile("output_norm")),
-        Evidence("|c| over the squared norms that make it up, median over layers", imbalance),
+        **_shown_of_stuck(facts, threshold),
+        more=(Evidence("|c| over the squared norms that make it up, median over layers", imbalance),),
     )
+
+
+def _effects(ratio: float, step: float, attention: float) -> str:
+    """What becomes of outputs, weights and attention, as far as it is known."""
+    known = [f"outputs shrink to {percent(ratio)} of their size"]
+    if math.isfinite(step):
+        known.append(f"a step changes the weights by {number(step)} of their norm")
+    if math.isfinite(attention):
+        known.append(f"attention moves {number(attention)} times as fast as features")
+    *most, last = known
+    return f"{', '.join(most)}, and {last}" if most else last
+
+
+def _shown_of_stuck(facts: Facts, threshold: str) -> dict[str, Any]:
+    """The layers of the finding, and the quantity by layer that shows them."""
+    norms = facts.profile("output_norm")
+    first = next(iter(norms))
+    if threshold == "attention-still":
+        paces = _attention_paces(facts)
+        still = tuple(name for name in paces if paces[name] < limit(threshold))
+        return {"layers": still, "column": "parameters.attention_pace", "line": limit(threshold), "steps": ()}
+    if threshold == "shrink":
+        low = tuple(name for name in norms if norms[name] < limit(threshold) * norms[first])
+        return {"layers": low, "column": "layers.output_norm", "line": limit(threshold), "over": first}
+    return {"layers": tuple(norms), "column": "parameters.update_ratio", "line": limit("stuck"), "steps": ()}
 
 
 def _imbalance(facts: Facts) -> float:
@@ -306,22 +341,28 @@ def _imbalance(facts: Facts) -> float:
     return median([*relative_to_weights(facts.run, first, first["c"], first=True).values()])
 
 
-def _attention_pace(facts: Facts) -> float:
-    """Update ratio of attention vectors over that of their layer's feature weights, median over the deeper half."""
-    pace = {name: median(column) for name, column in zip(facts.parameter_names, facts.update_ratios.T, strict=True)}
-    found = []
-    for layer in facts.layers[len(facts.layers) // 2 :]:
-        by_role = [
-            [pace.get(p["name"], math.nan) for p in layer["parameters"] if p["role"] == role]
-            for role in (ATTENTION, FEATURE)
-        ]
-        attention, features = map(median, by_role)
-        found.append(attention / features if features > 0 else math.nan)
-    return median(found)
+def _attention_paces(facts: Facts) -> dict[str, float]:
+    """Layer -> update ratio of its attention vectors over that of its feature weights, median over the steps."""
+    if facts.is_preflight and not facts.groups:
+        return {}
+    return typical_values(series_of(facts.run, "parameters.attention_pace"))
+
+
+def _pace_of_deeper_half(facts: Facts) -> float:
+    """The median over the deeper half of the layers."""
+    paces = _attention_paces(facts)
+    return median([paces.get(layer["name"], math.nan) for layer in facts.layers[len(facts.layers) // 2 :]])
 
 
 def _finding(
-    facts: Facts, text: str, evidence: Evidence, threshold: str, layers: tuple[str, ...], *more: Evidence
+    facts: Facts,
+    text: str,
+    evidence: Evidence,
+    threshold: str,
+    layers: tuple[str, ...],
+    steps: tuple[int, ...] = (0,),
+    more: tuple[Evidence, ...] = (),
+    **shown: Any,
 ) -> Finding:
     side = "above" if threshold in ("gain-jump", "stiff") else "below"
     return facts.finding(
@@ -332,7 +373,9 @@ def _finding(
         Evidence("norm of a step over norm of the weights, median", median(facts.step_ratios)),
         threshold=f"Flagged {side} {threshold_text(threshold)}.",
         layers=layers,
-        steps=(0,),
+        steps=steps,
+        beyond="below",
+        **shown,
         figure="balance" if facts.laws else "overview",
         remedy=_balanced_weights(facts),
     )

@@ -44,7 +44,7 @@ _NOT_RECORDED = "no update ratio was recorded"
     column="parameters.update_ratio",
     limits={
         "step-large": Limit(
-            0.5, "norm of a step over norm of the weights; healthy runs 6e-4 to 0.53, faulty runs 2.1 to 9e6"
+            0.5, "norm of a step over norm of the weights; of some healthy networks 0.53, faulty runs 2.1 to 9e6"
         ),
         "step-replaces": Limit(1, "norm of an early step over norm of the weights: it replaces them"),
         "jump-trained": Limit(
@@ -178,6 +178,8 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),
+        column="parameters.update_ratio" if early > limit(limits[0]) else "",  # else the overshoot is too large
+        line=limit(limits[0]) if early > limit(limits[0]) else None,
         remedy=Remedy(*remedy.change_learning_rate(facts, better, guess).fixes, instead),
         falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
     )
@@ -256,9 +258,10 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     ratio = median(facts.step_ratios)
     over = facts.early_overshoot  # NaN if it was not recorded: then comparisons are False
     path = float(facts.step_ratios[np.isfinite(facts.step_ratios)].mean()) * facts.step_count
-    is_slow = abs(over) < limit("linear") and path < limit("path")
-    hardly_moves = path < limit("pace") * facts.step_count or (not len(facts.overshoot) and path < limit("batch-path"))
-    if not ratio > 0 or not (is_slow or hardly_moves) or (_is_leaving_plateau(facts) and not path < limit("frozen")):
+    longest = "batch-path" if not len(facts.overshoot) else "path" if abs(over) < limit("linear") else ""
+    pace = max(limit("pace"), limit(longest) / facts.step_count if longest else 0.0)
+    is_slow = path < pace * facts.step_count
+    if not ratio > 0 or not is_slow or (_is_leaving_plateau(facts) and not path < limit("frozen")):
         return None if len(facts.overshoot) else f"{_NO_OVERSHOOT}, so only tiny steps were looked for"
     if _differ(_paces_of_layers(facts)) or abs(over) > limit("stiff"):
         return None
@@ -285,6 +288,8 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         Evidence("sum over all steps of norm of the step over norm of the weights", path),
         Evidence("overshoot of the first 30 steps, median", over),
         threshold=f"Flagged below {threshold_text('path', 'pace')}.",
+        line=pace,
+        beyond="below",
         severity=_severity_of_slow(facts),
         steps=(0, facts.step_count - 1),
         remedy=fix,
@@ -393,7 +398,7 @@ def _differ(paces: Floats) -> bool:
     rank=260,
     why="the bound, not the learning rate, makes the steps short",
     figure="training_curves",
-    column="parameters.update_ratio",
+    column="steps.gradient_norm",
     falsified_by="Without clipping the loss falls no faster.",
     needs_training=True,
     is_independent=True,

@@ -63,7 +63,7 @@ def vanishing_in_time(facts: Facts) -> Finding | None:
         title="Gradients vanish over time",
         threshold=f"Flagged below {threshold_text('vanish-time')}.",
         layers=(layer,),
-        column="parameters.relative_gradient_norm",
+        column="",
         steps=(0,),
         severity="error" if is_deaf else "warning",
         remedy=_AT_THE_END if is_deaf else _GATES,
@@ -124,7 +124,7 @@ def _explosion(facts: Facts, layer: str, text: str, evidence: Evidence, **given:
         evidence,
         title="Gradients explode over time",
         layers=(layer,),
-        column="parameters.relative_gradient_norm",
+        column="",
         steps=(0,),
         **given,
     )

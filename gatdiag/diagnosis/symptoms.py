@@ -147,4 +147,5 @@ def check_small_steps(facts: Facts) -> Finding | None:
         Evidence("norm of a step over norm of the weights, median", ratio),
         threshold="Flagged below 0.0001; about 0.001 is usual.",
         line=1e-4,
+        beyond="below",
     )

@@ -216,7 +216,7 @@ def _flipped_sign(facts: Facts) -> Finding | None:
         "loss-unbounded",
         f"What is minimized is a {loss['multiple_of']} times a negative number. It is never negative itself, so the "
         "network learns to be as wrong as it can, and that has no end.",
-        Evidence("loss at the end", facts.last_loss),
+        Evidence("loss at the end", facts.final_loss),
         title="The sign of the loss is flipped",
         threshold="Exact: the operations of the loss, and its sign.",
         remedy=Remedy("loss = -loss  # before loss.backward(); or remove the minus from its definition"),
@@ -267,7 +267,7 @@ def _on_one_side(facts: Facts) -> Finding | None:
     return facts.finding(
         "target-scale",
         f"Every target is {side} its output in all steps that were looked at, and the loss, an absolute error, is "
-        f"still {number(facts.last_loss)}, {number(facts.last_loss / spread)} times the standard deviation of the "
+        f"still {number(facts.last_loss / spread)} times the standard deviation of the "
         "outputs: all that the network learns is the way to the mean of the targets.",
         Evidence("loss at the end over the standard deviation of the outputs", facts.last_loss / spread),
         threshold=f"Flagged above {threshold_text('target-offset')}.",
@@ -430,7 +430,7 @@ def check_inverted(facts: Facts) -> Finding | str | None:
         return None
     return facts.finding(
         "labels-inverted",
-        f"The loss fell from {number(facts.first_loss)} to {number(facts.last_loss)}, and {name} is "
+        f"The loss fell from {number(facts.first_loss)} to {number(facts.final_loss)}, and {name} is "
         f"{number(ends[name])}, far below one half: the scores tell the classes apart, in the opposite order. Either "
         "the labels of the loss are inverted, or the score that is evaluated has the wrong sign.",
         Evidence(f"{name}, median of the last three", ends[name]),

@@ -233,4 +233,4 @@ def noise(losses: Floats) -> float:
 
 
 def _moved(losses: Floats) -> str:
-    return f"the loss went from {number(float(losses[0]), 4)} to {number(last_level(losses), 4)}"
+    return f"the loss went from {number(float(losses[0]), 4)} to {number(float(losses[-1]), 4)}"

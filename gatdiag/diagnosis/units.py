@@ -14,7 +14,7 @@ from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
 from gatdiag.names import short
 from gatdiag.roles import FEATURE
-from gatdiag.summary import is_recorded
+from gatdiag.summary import is_recorded, last_values, series_of
 
 _CALL: Final = "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward, where the rate is larger"
 
@@ -30,11 +30,11 @@ _SCALE = Remedy("scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # in
     rank=180,
     why="no gradient passes a dead unit",
     figure="overview",
-    column="layers.gradient_dead_fraction",
+    column="layers.zero_inputs",
     falsified_by="(x > 0).any(0) after the activation is True for most units.",
     remedy=_LEAKY,
     below_if_late="rank-collapse",
-    limits={"dead": Limit(0.9, "share of units that are zero at every node; healthy runs 0 to 0.69, faulty runs 1")},
+    limits={"dead": Limit(0.9, "share of units that are zero at every node; of few healthy layers 0.72, faulty 1")},
 )
 def check_dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer after an activation, or outputs; or without any gradient."""
@@ -46,11 +46,10 @@ def check_dead_units(facts: Facts) -> Finding | str | None:
         return "neither outputs nor inputs of layers were recorded"
     if facts.state == "trained":
         return None
-    often = {name: one for name, one in fed.items() if one.get("seen", math.inf) > (one["since"] or 0)}
-    shares = {name: float(one["last"] or 0.0) for name, one in often.items()}
-    since = {name: int(one["since"] or 0) for name, one in often.items()}
+    shares = last_values(series_of(facts.run, "layers.zero_inputs"))
+    since = {name: int(fed[name]["since"] or 0) for name in shares}
     return (
-        _finding(facts, shares, since, "inputs", "are zero at every node")
+        _finding(facts, shares, since, "zero_inputs", "inputs", "are zero at every node")
         or _from_column(facts, "dead_fraction", "outputs", "are zero at every node")
         or _from_column(facts, "gradient_dead_fraction", "outputs", "get no gradient at any node")
     )
@@ -70,10 +69,12 @@ def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | N
     if is_of_gradients:  # the last such layer comes first: dead units cut off all layers before them
         shares = dict(reversed(shares.items()))
     flagged = frame[frame[column] >= limit("dead")]
-    return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), units, how)
+    return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), column, units, how)
 
 
-def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], units: str, how: str) -> Finding | None:
+def _finding(
+    facts: Facts, shares: dict[str, float], first: dict[Any, int], column: str, units: str, how: str
+) -> Finding | None:
     dead = tuple(name for name in shares if shares[name] >= limit("dead"))
     if not dead:
         return None
@@ -87,6 +88,7 @@ def _finding(facts: Facts, shares: dict[str, float], first: dict[Any, int], unit
         "behind a ReLU stays dead.",
         Evidence(f"share of dead units, in layer {short(worst)}", shares[worst]),
         threshold=f"Flagged from {threshold_text('dead')}.",
+        column=f"layers.{column}",
         line=limit("dead"),
         layers=dead,
         steps=(since,),
@@ -248,13 +250,11 @@ def check_dead_weights(facts: Facts) -> Iterator[Finding]:
     rank=190,
     why="the slope of a saturated softmax is zero",
     figure="overview",
-    column="layers.relative_attention_entropy",
+    column="layers.attention_peak",
     falsified_by="With attention scores divided by 10 the learning curve is the same.",
     below_if_late="rank-collapse",
     limits={
-        "one-hot": Limit(
-            0.5, "share of nodes whose largest coefficient is above 0.99; healthy runs 0 to 0.004, faulty runs 0.68"
-        ),
+        "one-hot": Limit(0.5, "share of nodes whose largest coefficient is above 0.99; faulty runs 0.68"),
         "entropy": Limit(0.02, "relative entropy of the attention: the slope of the softmax, 4a(1-a), is nearly zero"),
     },
 )
@@ -283,7 +283,9 @@ def check_attention(facts: Facts) -> Finding | str | None:
         "attention cannot learn.",
         Evidence("share of nodes with a coefficient above 0.99" if peaks else "relative attention entropy", value),
         threshold=f"Flagged {'from' if peaks else 'below'} {threshold_text('one-hot' if peaks else 'entropy')}.",
-        line=None if peaks else limit("entropy"),
+        column="" if is_by_hand else f"layers.{'attention_peak' if peaks else 'relative_attention_entropy'}",
+        line=limit("one-hot" if peaks else "entropy"),
+        beyond="above" if peaks else "below",
         layers=saturated,
         steps=(0 if is_first else facts.step_count - 1,),
         remedy=_SCALE if is_by_hand else Remedy(fresh, f"# or {_DIVIDE}") if fresh else Remedy(f"# {_DIVIDE}"),

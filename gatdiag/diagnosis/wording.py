@@ -7,6 +7,16 @@ from gatdiag.names import TIMES as TIMES
 from gatdiag.names import number as number
 
 
+def describe_range(low: float, high: float) -> str:
+    """A range in words.
+
+    Example:
+        >>> describe_range(0.7, 30.0), describe_range(1.6, math.inf)
+        ('0.7 to 30', '1.6 and more')
+    """
+    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} and more"
+
+
 def plain(text: str) -> str:
     """Replace no-break spaces, which some terminals do not show as spaces."""
     return text.replace("\N{NO-BREAK SPACE}", " ")

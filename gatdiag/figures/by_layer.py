@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from textwrap import fill
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -20,13 +21,14 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
-from gatdiag.names import join_names
-from gatdiag.quantities import COMPARED_WITH, HEALTHY, compared_label, get_quantity, healthy_range
+from gatdiag.names import join_names, short
+from gatdiag.quantities import COMPARED_WITH, HEALTHY, Side, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
-from gatdiag.summary import compared_series, describe_steps, typical_values, why_undefined
+from gatdiag.summary import compared_series, describe_steps, shown_values, why_undefined
 
 _NEAR = 0.01  # share of the range of values within which lines cannot be told apart
 DEFAULT = "parameters.relative_gradient_norm"
+_WIDEST_LABEL: Final = 22  # characters beside the axis
 
 
 def data(
@@ -35,6 +37,8 @@ def data(
     concerned: Sequence[str] = (),
     steps: Sequence[int] = (),
     line: float | None = None,
+    beyond: Side = "above",
+    over: str = "",
 ) -> pd.DataFrame:
     """A quantity of each layer at the first and the last recorded step, and at the steps in question.
 
@@ -44,24 +48,26 @@ def data(
         concerned: Layers that are marked.
         steps: The median is over the recorded steps from the first to the last of these; by default over all.
         line: A threshold.
+        beyond: On which side of it values are flagged.
+        over: The layer that a quantity is compared with; by default that of `gatdiag.quantities.COMPARED_WITH`.
 
     Returns:
-        column, line, curve ("at step 0", "at step 90", "median over training"; the last one is what the figure is
-        about), layer, value, undefined (as from `why_undefined`), is_concerned.
+        column, line, beyond, over, curve ("at step 0", "at step 90", "median over training"; the last one is what the
+        figure is about), layer, value, undefined (as from `why_undefined`), is_concerned.
     """
-    columns = ("column", "line", "curve", "layer", "value", "undefined", "is_concerned")
-    series = compared_series(run, column).assign(undefined=why_undefined(run, column))
+    columns = ("column", "line", "beyond", "over", "curve", "layer", "value", "undefined", "is_concerned")
+    series = compared_series(run, column, over).assign(undefined=why_undefined(run, column, over))
     if not len(series):
         return tidy([], *columns)
-    known = typical_values(series, steps)
+    known, chosen = shown_values(series, column, steps)
     layers = [layer for layer in series["layer"].cat.categories if layer in known]
     main = pd.DataFrame({"layer": pd.Series(layers).astype(series["layer"].dtype), "value": [*map(known.get, layers)]})
     main["undefined"] = ""
     curves = {describe_steps(series, (step,)): series[series["step"] == step] for step in _ends(series["step"])}
-    about = describe_steps(series, steps)
-    curves = {label: part for label, part in curves.items() if label != about} | {about: main}
+    curves = {label: part for label, part in curves.items() if label != chosen} | {chosen: main}
+    about = {"column": column, "line": line, "beyond": beyond, "over": over}
     parts = [
-        part.assign(column=column, line=line, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
+        part.assign(**about, curve=curve, is_concerned=part["layer"].isin(list(concerned)))
         for curve, part in curves.items()
     ]
     return tidy(parts, *columns)
@@ -73,7 +79,7 @@ def _ends(steps: pd.Series) -> tuple[int, int]:
 
 def draw(table: pd.DataFrame, figure: Canvas) -> None:
     """Draw a line for each curve, the last one thick, over the range of healthy trainings."""
-    column, axes = str(table["column"].iloc[0]), figure.subplots()
+    (column, beyond, over), axes = table[["column", "beyond", "over"]].iloc[0], figure.subplots()
     quantity, names = get_quantity(column), layer_names(table)
     styles = (
         {"color": "#777777", "linestyle": ":", "linewidth": 1.0},
@@ -94,9 +100,10 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     if is_log and column in HEALTHY and not (known > 0).any():  # zeros are marked below the range
         scale["scaled_to"] = HEALTHY[column]
     entries: list[Artist] = [*draw_lines(axes, curves, x="place", **scale)]
+    line = None if pd.isna(table["line"].iloc[0]) else float(table["line"].iloc[0])
     entries += [Line2D([], [], linestyle="none", label=f"{label}: only marks") for label in marked_only]
-    entries += _limits(axes, column, table["line"].iloc[0])
-    low, high = HEALTHY.get(column, (math.inf, -math.inf))
+    entries += _limits(axes, column, line, beyond)
+    low, high = healthy_range(column, line, beyond) if column in HEALTHY else (math.inf, -math.inf)
     last = curves[-1][0]
     marked = last[last["is_concerned"] & ~last["value"].between(low, high)]
     if 0 < len(marked) < len(names):
@@ -106,7 +113,8 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         )  # fmt: skip
         entries.append(ring)
     axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
-    axes.set_ylabel(compared_label(column).replace(", ", ",\n") if column in COMPARED_WITH else axis_label(column))
+    label = compared_label(column, plain_text(short(over, 24)) if over else "")
+    axes.set_ylabel(fill(label if column in COMPARED_WITH else axis_label(column), _WIDEST_LABEL))
     layer_axis(axes, names)
     add_legend_below(figure, entries)
 
@@ -138,18 +146,26 @@ def _told_apart(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return table.assign(curve=table["curve"].replace(last, ", ".join(filter(None, [last, join_names(under)])))), marked
 
 
-def _limits(axes: Axes, column: str, line: float | None) -> Iterator[Artist]:
+def _limits(axes: Axes, column: str, line: float | None, beyond: Side) -> Iterator[Artist]:
     """Draw the range of healthy trainings and the threshold."""
     bottom, top = axes.get_ylim()
     if column in HEALTHY:
-        low, high = healthy_range(column, line)
+        low, high = healthy_range(column, line, beyond)
         bottom, top = min(bottom, low / 1.5 if low else bottom), max(top, 1.5 * (high if math.isfinite(high) else low))
         band = low, min(high, top)
-        label = HEALTHY_RANGE if low == HEALTHY[column][0] else f"{HEALTHY_RANGE}, above the threshold"
+        label = HEALTHY_RANGE if (low, high) == HEALTHY[column] else f"{HEALTHY_RANGE}, to the threshold"
         yield axes.axhspan(*band, color=COLORS[2], alpha=0.15, linewidth=0, zorder=0.5, label=label)
-    if line is not None and not math.isnan(line):
-        bottom, top = min(bottom, line / 1.5), max(top, line * 1.5)
-        yield axes.axhline(line, color=COLORS[1], linestyle=(0, (6, 2)), linewidth=1.0, zorder=1, label="threshold")
+    if line is not None:
+        beside = 1.5 if get_quantity(column).is_over_orders else 1.05
+        bottom, top = min(bottom, line / beside), max(top, line * beside)
+        yield axes.axhline(
+            line,
+            color=COLORS[1],
+            linestyle=(0, (6, 2)),
+            linewidth=1.0,
+            zorder=1,
+            label=f"flagged {beyond} this threshold",
+        )
     axes.set_ylim(bottom, top)
 
 

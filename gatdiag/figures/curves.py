@@ -56,12 +56,13 @@ _NOT_SCORES = {  # panel -> column
 }
 
 
-def training_curves_data(run: Run, *, gradients: bool = True) -> pd.DataFrame:
+def training_curves_data(run: Run, *, gradients: bool = True, metrics: bool = True) -> pd.DataFrame:
     """Every logged loss and score, and the gradient norm, each thinned so that spikes stay visible.
 
     Args:
         run: The run.
         gradients: Whether to add the gradient norm.
+        metrics: Whether to add the scores.
 
     Returns:
         panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
@@ -71,7 +72,7 @@ def training_curves_data(run: Run, *, gradients: bool = True) -> pd.DataFrame:
     loss, gradient = _NOT_SCORES
     names = {
         loss: sorted(losses, key=lambda name: name != loss_name(run)),
-        **dict(islice(scores(run).items(), _MAX_KINDS)),
+        **dict(islice(scores(run).items(), _MAX_KINDS if metrics else 0)),
         gradient: _gradients(run) if gradients else [],
     }
     parts = [
@@ -105,7 +106,7 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
             note(axes, not_recorded(column))
             continue
         curves = [
-            (curve, {**category(index), "label": plain_text(_in_words(str(name)), 28)})
+            (curve, {**category(index), "label": plain_text(_in_words(str(name)), 30)})
             for index, (name, curve) in enumerate(part.groupby("name", sort=False))
         ]
         is_score = panel not in _NOT_SCORES

@@ -59,7 +59,7 @@ def _verdict(run: Run, diagnosis: Diagnosis, first: Screen) -> Iterator[str]:
     yield from (f"{HEADING}{_escape(short(run.name))}: {first.word}", "")
     code = f"{verdict.code}, severity {verdict.severity}" if verdict.is_cause else verdict.code
     yield from (f"**{_escape(verdict.title)}** ({code}). {_escape(verdict.text)}", "")
-    yield from (f"Training: {diagnosis.state}, because {_escape(diagnosis.reason)}.", "")
+    yield from (f"How it went: {_escape(diagnosis.reason)}.", "")
 
 
 def _evidence(verdict: Finding) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """The first screen of a run: the verdict in a word, facts of the training, how far each layer is from healthy."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias, get_args
 
 from gatdiag.card import Tone
 from gatdiag.diagnosis import Diagnosis, Finding
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.wording import describe_range, number
 from gatdiag.names import join_names, one_line, short
 from gatdiag.page.story import count_parameters, describe_change, format_metric
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity, healthy_range
@@ -15,18 +15,19 @@ from gatdiag.run import Run
 from gatdiag.summary import (
     TrainingFacts,
     compared_series,
-    describe_steps,
     in_words,
     is_of_checkpoints,
+    shown_values,
     training_facts,
-    typical_values,
 )
 
-Distance: TypeAlias = Literal["inside", "near", "far", "unmeasured"]
+Distance: TypeAlias = Literal["inside", "unmeasured", "near", "far"]
+_DISTANCES: Final[tuple[Distance, ...]] = get_args(Distance)
 
 USUAL: Final = "parameters.relative_gradient_norm"  # of the strip, if the verdict is about no quantity by layer
 _NEAR, _TIMES = 0.1, 10.0  # how far outside of the range counts as near it: for shares, and for other quantities
-_MOST_LAYERS: Final = 200  # of the strip; of more, it shows evenly spaced ones
+_ROUNDED: Final = 1 + 1e-6  # times the end of a range: shares are rounded
+_MOST_LAYERS: Final = 200  # of the strip
 
 
 @dataclass(frozen=True)
@@ -56,25 +57,17 @@ class Strip:
         label: The quantity.
         when: The steps that the values are of.
         healthy: The range in words.
-        cells: The layers.
-        is_beside: Whether something else is wrong.
+        cells: The layers; of several beside each other, if there are many, the one that is furthest out.
+        summary: How many layers are where, of all.
+        far: What the most striking color means: beyond a threshold, or far from the range.
     """
 
     label: str
     when: str
     healthy: str
     cells: tuple[StripCell, ...]
-    is_beside: bool = False
-
-    @property
-    def summary(self) -> str:
-        """How many layers are where."""
-        if all(cell.distance == "unmeasured" for cell in self.cells):
-            return "no layer has a finite value"
-        far = sum(cell.distance in ("near", "far") for cell in self.cells)
-        if far:
-            return f"{far} of {len(self.cells)} layers outside of it"
-        return f"all layers in it{': what is wrong is not here' if self.is_beside else ''}"
+    summary: str
+    far: str = "far from it"
 
 
 @dataclass(frozen=True)
@@ -128,7 +121,7 @@ def _steps(run: Run, facts: TrainingFacts) -> Tile:
 
 
 def _loss(facts: TrainingFacts) -> Tile:
-    first, last = (number(value, 3) for value in (facts.first_loss, facts.last_loss))
+    first, last = (number(value, 4) for value in (facts.first_loss, facts.last_loss))
     change = ""
     if math.isfinite(facts.first_loss) and math.isfinite(facts.last_loss) and facts.first_loss:
         change = describe_change(facts.first_loss, facts.last_loss)
@@ -138,48 +131,74 @@ def _loss(facts: TrainingFacts) -> Tile:
 
 def layer_strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
     """Layers that have such a value; None if the quantity was not recorded, or has no range of its own."""
-    column, steps = about or USUAL, diagnosis.verdict.steps
-    described, series = get_quantity(column), compared_series(run, column)
+    column, found = about or USUAL, diagnosis.verdict
+    shown = found if about else replace(found, column=column, line=None, over="")
+    series = compared_series(run, column, shown.over)
     if column not in HEALTHY or not len(series):
         return None
-    low, high = healthy_range(column, diagnosis.verdict.line if about else None)
-    if not about and diagnosis.state == "trained":
-        low = 0.0  # gradients are small for a good reason once the training has converged
-    values, there = typical_values(series, steps), {*series["layer"]}
+    # gradients are small for a good reason once the training has converged
+    has_converged = not about and diagnosis.state == "trained"
+    (values, when), there = shown_values(series, column, found.steps), {*series["layer"]}
     layers = [str(layer) for layer in series["layer"].cat.categories if layer in there]
-    every = -(-len(layers) // _MOST_LAYERS)
-    near = (low / _TIMES, high * _TIMES) if described.is_over_orders else (low - _NEAR, high + _NEAR)
-    cells = tuple(_cell(layer, values.get(layer), (low, high), near) for layer in layers[::every])
+    cells = [_cell(layer, values.get(layer), shown, is_low_fine=has_converged) for layer in layers]
+    is_low = has_converged and any(value < HEALTHY[column][0] for value in values.values())
+    where = "in it, or below it, as gradients are where it has trained" if is_low else "in it"
     is_beside = not about and diagnosis.tone in ("failing", "degraded")
-    healthy = describe_range(*HEALTHY[column] if about else (low, high))
-    if about and low > HEALTHY[column][0]:
-        healthy += f"; the threshold is {low:g}"
-    return Strip(compared_label(column), describe_steps(series, steps), healthy, cells, is_beside)
+    return Strip(
+        label=compared_label(column, shown.over and short(shown.over, 40)),
+        when=when,
+        healthy=describe_range(*HEALTHY[column])
+        + ("" if shown.line is None else f"; flagged {shown.beyond} {shown.line:.3g}"),
+        cells=tuple(_worst_of_parts(cells)),
+        summary=_summary(cells, shown, f"{where}{': what is wrong is not here' if is_beside else ''}"),
+        far="far from it" if shown.line is None else f"{shown.beyond} the threshold",
+    )
+
+
+def _worst_of_parts(cells: Sequence[StripCell]) -> Iterator[StripCell]:
+    """All, or of each of as many parts as fit the one that is furthest out."""
+    size = -(-len(cells) // _MOST_LAYERS)
+    for start in range(0, len(cells), size):
+        yield max(cells[start : start + size], key=lambda cell: _DISTANCES.index(cell.distance))
+
+
+def _summary(cells: Sequence[StripCell], shown: Finding, where: str) -> str:
+    """How many layers are where."""
+    _, unmeasured, near, far = (sum(cell.distance == one for cell in cells) for one in _DISTANCES)
+    size = -(-len(cells) // _MOST_LAYERS)
+    rest = f" (of every {size} the one furthest out is shown)" if size > 1 else ""
+    if unmeasured == len(cells):
+        return "no layer has a finite value"
+    if shown.line is not None:
+        others = f", {near} more outside of the range" if near else ""
+        return f"{far} of {len(cells)} layers {shown.beyond} the threshold{others}{rest}"
+    return f"{far + near} of {len(cells)} layers outside of it{rest}" if far + near else f"all layers {where}{rest}"
 
 
 def shown_column(run: Run, finding: Finding) -> str:
     """The quantity by layer that a finding is about, unless it is as in healthy trainings in every layer; else ""."""
-    if finding.column not in HEALTHY:
-        return finding.column
-    series = compared_series(run, finding.column)
-    low, high = healthy_range(finding.column, finding.line)
-    values = typical_values(series, finding.steps) if len(series) else {}
-    is_usual = len(values) == series["layer"].nunique() and all(low <= value <= high for value in values.values())
-    return "" if is_usual else finding.column
+    column = finding.column
+    if column not in HEALTHY:
+        return "" if column.startswith("steps.") else column
+    series = compared_series(run, column, finding.over)
+    values, _ = shown_values(series, column, finding.steps) if len(series) else ({}, "")
+    is_usual = all(_distance(value, finding) == "inside" for value in values.values())
+    return "" if is_usual and len(values) == series["layer"].nunique() else column
 
 
-def describe_range(low: float, high: float) -> str:
-    """A range in words.
-
-    Example:
-        >>> describe_range(0.7, 30.0), describe_range(1.6, math.inf)
-        ('0.7 to 30', '1.6 and more')
-    """
-    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} and more"
-
-
-def _cell(layer: str, value: float | None, healthy: tuple[float, float], near: tuple[float, float]) -> StripCell:
+def _cell(layer: str, value: float | None, shown: Finding, *, is_low_fine: bool) -> StripCell:
     if value is None:
         return StripCell(layer, "unmeasured", "not finite")
-    is_inside, is_near = (low <= value <= high for low, high in (healthy, near))
-    return StripCell(layer, "inside" if is_inside else "near" if is_near else "far", number(value))
+    return StripCell(layer, _distance(value, shown, is_low_fine=is_low_fine), number(value))
+
+
+def _distance(value: float, shown: Finding, *, is_low_fine: bool = False) -> Distance:
+    """What is beyond the threshold is far out; without one, what is far from the range of healthy trainings."""
+    low, high = healthy_range(shown.column, shown.line, shown.beyond)
+    if shown.line is not None and (value >= shown.line if shown.beyond == "above" else value <= shown.line):
+        return "far"
+    if low <= value <= high * _ROUNDED or (is_low_fine and value < low):
+        return "inside"
+    is_over_orders = get_quantity(shown.column).is_over_orders
+    lowest, highest = (low / _TIMES, high * _TIMES) if is_over_orders else (low - _NEAR, high + _NEAR)
+    return "near" if shown.line is not None or lowest <= value <= highest else "far"

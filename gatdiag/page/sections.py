@@ -14,11 +14,12 @@ from gatdiag.page.screen import USUAL, Screen, screen
 from gatdiag.page.story import recorder_notes, run_warnings, story
 from gatdiag.page.tables import Cell, Table, run_tables, settings_tables
 from gatdiag.run import Run
-from gatdiag.summary import is_empty, lines_of_runs, results
+from gatdiag.summary import is_empty, is_of_checkpoints, lines_of_runs, results
 
 MAX_FULL_RUNS: Final = 6  # on one page; of more, these are shown with an overview, and none with all figures
 _BY_SEVERITY: Final[tuple[Tone, ...]] = ("failing", "degraded", "unknown", "healthy")
 _OVERVIEW, _BY_LAYER, _CURVES = "overview", "by_layer", "training_curves"
+_GRADIENT_NORM = "steps.gradient_norm"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
     own = {} if is_empty(run) else {figure.name: figure for figure in figures_for([run])}
     shown = screen(run, diagnosis)
     first, of_first = evidence_figure(diagnosis, shown.about)
+    if is_of_checkpoints(run) and not len(run.layers):  # most of it is about what only a training has
+        own.pop(_OVERVIEW, None)
     wanted = {first, *[_OVERVIEW] * has_overview}
     drawn = {name: one for name, one in own.items() if in_full or name in wanted}
     known = {_OVERVIEW: {"widths": ("double", "single") if in_full else ("single",)}, first: of_first}
@@ -97,9 +100,11 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
 def evidence_figure(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
     if diagnosis is None or not about:
-        return _CURVES, {"gradients": False}
+        is_of_gradient = diagnosis is not None and diagnosis.verdict.column == _GRADIENT_NORM
+        return _CURVES, {"gradients": is_of_gradient, "metrics": not is_of_gradient}
     found = diagnosis.verdict
-    return _BY_LAYER, {"column": about, "concerned": found.layers, "steps": found.steps, "line": found.line}
+    shown = {"column": about, "concerned": found.layers, "steps": found.steps, "line": found.line}
+    return _BY_LAYER, shown | {"beyond": found.beyond, "over": found.over}
 
 
 def comparison(runs: Sequence[Run], sections: Sequence[RunSection]) -> dict[str, Any]:

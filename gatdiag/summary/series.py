@@ -4,22 +4,23 @@ Series are tidy tables: step, layer, value. `layer` is a categorical in structur
 from 0. pandas has NaN for both missing and undefined values; `Run.is_measured` distinguishes them.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from gatdiag.errors import InputError
-from gatdiag.quantities import COMPARED_WITH, TableName, quantity
-from gatdiag.roles import FEATURE
+from gatdiag.quantities import COMPARED_WITH, TableName, get_quantity, quantity
+from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
     "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values",
-    "layer_series", "neuron_series", "relative_imbalance", "role_series", "select_layers", "series_of",
+    "layer_series", "neuron_series", "relative_imbalance", "role_series", "select_layers", "series_of", "shown_values",
     "typical_values", "why_undefined", "with_null_layer",
 ]  # fmt: skip
 
@@ -147,44 +148,56 @@ def series_of(run: Run, column: str) -> pd.DataFrame:
 
     Of parameters it is that of the feature weights; of neurons, the extreme one.
     """
+    if column in _DERIVED:
+        return _DERIVED[column](run)
     table, _, name = column.partition(".")
     if table == "parameters":
         return role_series(run, name, FEATURE)
     return neuron_series(run, name) if table == "neurons" else layer_series(run, name)
 
 
-def compared_series(run: Run, column: str) -> pd.DataFrame:
-    """`series_of` a quantity, divided at each step by that of the first or last layer if it is compared with it."""
+def compared_series(run: Run, column: str, over: str = "") -> pd.DataFrame:
+    """`series_of` a quantity, divided at each step by that of the first or last layer if it is compared with it.
+
+    Args:
+        run: The run.
+        column: The quantity, as "table.column".
+        over: The layer that it is compared with; by default, or if it is not there, the first or the last one.
+    """
     series = series_of(run, column)
-    divisor = _divisor(series, column)
+    divisor = _divisor(series, column, over)
     return series if divisor is None else series.assign(value=(series["value"] / divisor).where(divisor > 0))
 
 
-def _divisor(series: pd.DataFrame, column: str) -> "pd.Series[float] | None":
+def _divisor(series: pd.DataFrame, column: str, over: str = "") -> "pd.Series[float] | None":
     """For each row the value of the layer that the quantity is compared with; None if there is none."""
     if (other := COMPARED_WITH.get(column)) is None or not len(series):
         return None
     place = series["layer"].cat.codes
-    reference = series[place == (place.min() if other == "first" else place.max())].set_index("step")["value"]
+    chosen = series["layer"] == over
+    if not chosen.any():  # of a treated network, whose layers may have other names
+        chosen = place == (place.min() if other == "first" else place.max())
+    reference = series[chosen].set_index("step")["value"]
     return series["step"].map(reference)
 
 
 _ZEROS = {"output_norm": "output is zero", "output_gradient_norm": "gradient is zero"}  # norm -> words
 
 
-def why_undefined(run: Run, column: str) -> NDArray[np.object_]:
+def why_undefined(run: Run, column: str, over: str = "") -> NDArray[np.object_]:
     """For each row of `compared_series`, why it has no value although everything is finite: it is divided by zero.
 
     Args:
         run: The run.
         column: As "table.column".
+        over: As for `compared_series`.
 
     Returns:
         "output is zero" or "gradient is zero"; "" for numbers, and for NaN and infinities that were recorded.
     """
     table, _, name = column.partition(".")
     series = series_of(run, column)
-    if (divisor := _divisor(series, column)) is not None:
+    if (divisor := _divisor(series, column, over)) is not None:
         word, zero = _ZEROS[name], ((divisor == 0) & np.isfinite(series["value"])).to_numpy(bool)
     elif table == "layers" and (norm := quantity("layers", name).relative_to):
         word, zero = _ZEROS.get(norm, ""), has_zero_norm(run, name)
@@ -205,6 +218,20 @@ def typical_values(series: pd.DataFrame, steps: Sequence[int] = ()) -> dict[str,
     values = series[chosen].dropna(subset=["value"]).groupby("layer", observed=True)["value"]
     found = values.max() if is_part else values.median()
     return {str(layer): float(value) for layer, value in zip(found.index, found.to_numpy(), strict=True)}
+
+
+def shown_values(series: pd.DataFrame, column: str, steps: Sequence[int] = ()) -> tuple[dict[str, float], str]:
+    """Layer -> the value that shows a finding, and the steps that it is of, in words.
+
+    Args:
+        series: Values by layer and step.
+        column: The quantity, as "table.column"; of one whose value at the end counts, that is each layer's last one.
+        steps: The first and the last step of the finding, if there are any.
+    """
+    if not get_quantity(column).is_of_end:
+        return typical_values(series, steps), describe_steps(series, steps)
+    last = series.dropna(subset=["value"]).groupby("layer", observed=True)["step"].last().unique()
+    return last_values(series), f"at step {last[0]:,}" if len(last) == 1 else "at the last step of each layer"
 
 
 def describe_steps(series: pd.DataFrame, steps: Sequence[int] = ()) -> str:
@@ -254,6 +281,82 @@ def has_role(run: Run, role: str) -> bool:
 def with_null_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
     """Add a null `layer` to rows about the whole network, so that they can be concatenated with rows of layers."""
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
+
+
+def _gains(run: Run) -> pd.DataFrame:
+    """Norm of each layer's feature matrices over that of Glorot's initialization, geometric mean."""
+    frame, shapes = _rows_of_matrices(run, "norm")
+    size = np.sqrt(2 * shapes[:, 0] * shapes[:, 1] / shapes.sum(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.log(frame["norm"].to_numpy(np.float64) / size)
+    return _by_layer(run, frame, np.where(np.isfinite(gain), gain, np.nan), "mean", np.exp)
+
+
+def _spectral_shares(run: Run) -> pd.DataFrame:
+    """Spectral over Frobenius norm of each layer's feature matrices of several rows and columns, the largest."""
+    frame, shapes = _rows_of_matrices(run, "spectral_norm")
+    frame = frame[shapes.min(axis=1) > 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = frame["spectral_norm"].to_numpy(np.float64) / frame["norm"].to_numpy(np.float64)
+    return _by_layer(run, frame, share, "max", lambda value: value)
+
+
+def _attention_paces(run: Run) -> pd.DataFrame:
+    """Update ratio of each layer's attention vectors over that of its feature weights."""
+    attention, features = (role_series(run, "update_ratio", role) for role in (ATTENTION, FEATURE))
+    both = attention.merge(features, on=["step", "layer"], suffixes=("", "_of_features"))
+    both = both[both["value_of_features"] > 0]
+    return both.assign(value=both["value"] / both["value_of_features"])[["step", "layer", "value"]]
+
+
+def _zero_inputs(run: Run) -> pd.DataFrame:
+    """Share of each layer's inputs that were zero at every node when they were last looked at, if that was twice."""
+    noted = (run.meta.get("signals") or {}).get("zero_inputs") or {}
+    last = int(run.steps["step"].max()) if len(run.steps) else 0
+    seen = {name: one for name, one in noted.items() if one.get("seen", math.inf) > (one["since"] or 0)}
+    known = [name for name in run.layer_names if name in seen]
+    places = np.array([run.layer_names.index(name) for name in known], np.int64)
+    return _tidy(run, np.full(len(known), last), places, np.array([float(seen[name]["last"] or 0.0) for name in known]))
+
+
+_DERIVED: Final[Mapping[str, Callable[[Run], pd.DataFrame]]] = {
+    "parameters.gain": _gains,
+    "parameters.spectral_share": _spectral_shares,
+    "parameters.attention_pace": _attention_paces,
+    "layers.zero_inputs": _zero_inputs,
+}
+
+
+def _rows_of_matrices(run: Run, column: str) -> tuple[pd.DataFrame, NDArray[np.float64]]:
+    """The rows of feature matrices, but for tables of embeddings, where a column was measured, and their shapes."""
+    shapes = {
+        parameter["name"]: tuple(map(float, parameter["shape"]))
+        for layer in run.meta["structure"]["layers"]
+        for parameter in layer["parameters"]
+        if len(parameter["shape"]) == 2
+        and min(parameter["shape"]) > 0
+        and parameter["role"] == FEATURE
+        and layer.get("kind") not in ("Embedding", "EmbeddingBag")
+    }
+    names = run.parameters["parameter"].astype(str)
+    frame = run.parameters[run.is_measured("parameters", column) & names.isin([*shapes]).to_numpy()]
+    return frame, np.array([shapes[name] for name in frame["parameter"].astype(str)]).reshape(-1, 2)
+
+
+def _by_layer(
+    run: Run, frame: pd.DataFrame, values: Floats, how: Literal["mean", "max"], scale: Callable[[Floats], Floats]
+) -> pd.DataFrame:
+    """The values of several parameters as one per step and layer."""
+    layers = {
+        parameter["name"]: layer["name"]
+        for layer in run.meta["structure"]["layers"]
+        for parameter in layer["parameters"]
+    }
+    names = frame["parameter"].astype(object).map(layers)
+    place = pd.Categorical(names, categories=list(run.layer_names)).codes
+    rows = pd.DataFrame({"step": frame["step"].to_numpy(), "place": place, "value": values})
+    found = rows[rows["place"] >= 0].groupby(["step", "place"])["value"].agg(how).reset_index()
+    return _tidy(run, found["step"].to_numpy(), found["place"].to_numpy(), scale(found["value"].to_numpy(np.float64)))
 
 
 def _combine(run: Run, frame: pd.DataFrame, column: str, how: str, cell: NDArray[np.int64], count: int) -> Floats:

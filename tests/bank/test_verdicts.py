@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import gatdiag
 from tests.bank.bank import diagnose_run, is_right, load_or_train
 from tests.bank.cases import BANK, CAUSES
+from tests.page.evidence import disagreements
 
 COLUMNS = ("case", "verdict", "severity", "findings")
 with Path(__file__).with_name("expected.csv").open() as file:
@@ -48,3 +50,5 @@ def test_the_verdict_is_as_expected(name, tmp_path):
         f"{name} expected {expected['verdict']} ({expected['severity'] or 'no alarm'}), got {got['verdict']} "
         f"({got['severity'] or 'no alarm'})"
     )
+    run = gatdiag.load(tmp_path / "run")
+    assert not [*disagreements(run, gatdiag.diagnose(run))]

@@ -4,6 +4,7 @@ from typer.testing import CliRunner
 from gatdiag.cli.app import app
 from gatdiag.diagnosis import CAUSES, HEALTHY, UNDETERMINED, UNEXPLAINED
 from gatdiag.diagnosis.thresholds import limits_of
+from gatdiag.quantities import HEALTHY as RANGES
 
 
 def explain(*arguments):
@@ -36,6 +37,13 @@ def test_a_cause_is_explained_from_the_tables(code):
 
 def test_what_is_looked_for_is_said():
     assert "\nUnits that are zero at every node: inputs of a layer" in explain("dead-units").stdout
+
+
+def test_the_quantity_by_layer_and_its_range_are_those_of_the_page():
+    low, high = RANGES["layers.zero_inputs"]
+    range_of_all = f"nine in ten layers of healthy trainings: {low:g} to {high:g}"
+    assert f"\nshown by layer: inputs that are zero at every node; {range_of_all}\n" in explain("dead-units").stdout
+    assert "shown by layer" not in explain("overfitting").stdout
 
 
 @pytest.mark.parametrize(("code", "near"), [("init-unbalnced", "'init-unbalanced'"), ("dead_units", "'dead-units'")])

@@ -259,9 +259,7 @@ def test_a_training_that_fails_without_a_cause_is_not_headed_by_no_problem(tmp_p
     diagnosis = diagnose(build(tmp_path / "run", logged=logged))
     verdict = ("failing", "unexplained", "warning")
     assert (diagnosis.state, diagnosis.verdict.code, diagnosis.verdict.severity) == verdict
-    assert str(diagnosis).startswith(
-        "failing: It does not train, and no check says why. The loss went from 2 to 1.617."
-    )
+    assert str(diagnosis).startswith("failing: It does not train, and no check says why. The loss went from 2 to 1.6.")
     assert "No problem" not in str(diagnosis)
 
 

@@ -6,7 +6,7 @@ import pytest
 from gatdiag.figures import table
 from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.by_layer import BY_LAYER
-from gatdiag.quantities import HEALTHY, columns
+from gatdiag.quantities import DERIVED, HEALTHY, columns
 from tests.figures.canvas import drawn, words
 from tests.page.builder import build
 
@@ -61,7 +61,7 @@ def test_layers_of_a_finding_are_marked(run):
 @pytest.mark.parametrize("column", HEALTHY)
 def test_every_quantity_with_a_range_is_a_recorded_one(column):
     group, _, name = column.partition(".")
-    assert name in {quantity.name for quantity in columns(group)}
+    assert name in {quantity.name for quantity in (*columns(group), *DERIVED)}
     assert HEALTHY[column][0] < HEALTHY[column][1]
 
 

@@ -54,7 +54,14 @@ if (link) {
   found.unfolded.push(run.checkVisibility());
 }
 if (cells.length) {
-  cells[2].click();
+  const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const strip = cells[0].parentElement;
+  found.stops = [...cells].filter((one) => one.tabIndex === 0).map((one) => one.dataset.layer);
+  cells[0].focus();
+  for (const key of ["ArrowRight", "ArrowRight"]) press(key);
+  found.focused = [document.activeElement.dataset.layer, document.activeElement.getAttribute("role"),
+                   strip.nextElementSibling.textContent === document.activeElement.getAttribute("aria-label")];
+  if (cells[0].checkVisibility()) press("Enter"); else cells[2].click();  // what is folded takes no focus
   await null;  // uPlot draws when this script has ended
   const fold = cells[2].closest("section").querySelector("details[data-chart]");
   const [quantity, layer, log] = fold.querySelectorAll("select, input");
@@ -155,6 +162,8 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert (chart["open"], chart["layer"], chart["drawn"]) == (True, chart["wanted"], 1)
     assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.]+(\xa0\xd7\xa010[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?$", chart["told"])
     assert found["wide"] <= 0
+    assert len(found["stops"]) == 1 + which, "of the tab key, for each strip"
+    assert which == 1 or found["focused"] == [chart["wanted"], "button", True]
     assert found["loaded"] == []
     assert found["focusable"]
     assert (found["empty"], found["cut"]) == (0, 0)

@@ -70,9 +70,10 @@ def test_the_strip_shows_what_the_verdict_is_about_when_it_was_seen(tmp_path):
     diagnosis = gatdiag.diagnose(run)
     assert diagnosis.verdict.code == "depth-vanishing-gradient"
     strip = screen(run, diagnosis).strip
-    assert strip.label == "norm of the gradient, over the last layer's"
+    assert strip.label == "norm of the gradient, over that of convs.3"
     assert strip.when == "at step 0"
     assert [cell.distance for cell in strip.cells] == ["far", "far", "far", "inside"]
+    assert strip.summary == "3 of 4 layers below the threshold"
     assert strip.cells[0].value == "1.00\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10⁻¹¹"
 
 
@@ -84,11 +85,13 @@ def test_a_quantity_that_is_as_in_healthy_trainings_is_no_evidence(tmp_path, col
         layers={"effective_rank": np.tile([9.0, 2.0], (40, 1))},
         weights={"relative_gradient_norm": np.full((40, 2), 1e-2)},
     )
-    finding = replace(gatdiag.diagnose(run).verdict, code="depth-oversmoothing", column=column, line=line)
+    found = gatdiag.diagnose(run).verdict
+    finding = replace(found, code="depth-oversmoothing", column=column, line=line, beyond="below")
     strip = screen(run, replace(gatdiag.diagnose(run), findings=(finding,))).strip
     assert shown_column(run, finding) == ("layers.effective_rank" if line else "")
     if line:
-        assert (strip.healthy, strip.summary) == ("1.6 and more; the threshold is 3", "1 of 2 layers outside of it")
+        assert strip.healthy == "1.6 and more; flagged below 3"
+        assert strip.summary == "1 of 2 layers below the threshold"
     else:
         assert strip.label == "relative gradient norm"
         assert strip.summary == "all layers in it: what is wrong is not here"
@@ -100,7 +103,13 @@ def test_a_training_with_a_remark_is_not_called_healthy(tmp_path):
     assert (made.tone, made.word) == ("healthy", "trains")
 
 
-@pytest.mark.parametrize(("last", "summary"), [(0.002, "all layers in it"), (1.99, "2 of 2 layers outside of it")])
+@pytest.mark.parametrize(
+    ("last", "summary"),
+    [
+        (0.002, "all layers in it, or below it, as gradients are where it has trained"),
+        (1.99, "2 of 2 layers outside of it"),
+    ],
+)
 def test_gradients_may_be_small_in_a_training_that_trained(tmp_path, last, summary):
     logged = {"loss": np.geomspace(2.0, last, 60)}
     run = build(tmp_path / "run", logged=logged, weights={"relative_gradient_norm": np.full((60, 2), 1e-9)})

@@ -129,7 +129,7 @@ def trial(runs, helped, finding=None, changes=("rate",)):
 
 def test_a_page_has_the_words_of_the_bands_and_the_evidence_before_and_after_with_its_range(tmp_path):
     loss = np.linspace(2.0, 1.9, 40)
-    finding = replace(FINDING, column="parameters.update_ratio", steps=(0, 39), line=1e-5)
+    finding = replace(FINDING, column="parameters.update_ratio", steps=(0, 39), line=1e-5, beyond="below")
     before, after = (
         build(tmp_path / name / "seed-0", name=f"{name}, seed 0", weights={"update_ratio": np.full((40, 3), ratio)},
               logged={"loss": loss, "val_accuracy": np.linspace(0.1, 0.9, 40)})

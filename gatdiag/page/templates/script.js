@@ -182,6 +182,30 @@
     }
   }
 
+  // The layers of a strip, by keyboard: one stop of the tab key, arrows within, Enter as a click. What has the focus is named.
+  for (const strip of document.querySelectorAll(".strip")) {
+    const cells = [...strip.querySelectorAll(".cell")];
+    const named = document.createElement("output");
+    strip.after(named);
+    strip.setAttribute("role", "toolbar");
+    const stop = (at) => cells.forEach((cell, place) => { cell.tabIndex = place === at ? 0 : -1; });
+    cells.forEach((cell, place) => {
+      cell.setAttribute("role", "button");
+      cell.setAttribute("aria-label", cell.title);
+      for (const event of ["focus", "mouseenter"]) cell.addEventListener(event, () => { named.textContent = cell.title; });
+      cell.addEventListener("focus", () => stop(place));
+    });
+    stop(0);
+    strip.addEventListener("keydown", (event) => {
+      const at = cells.indexOf(event.target);
+      const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: cells.length - 1 }[event.key];
+      if (event.key === "Enter" || event.key === " ") event.target.click();
+      else if (cells[to]) cells[to].focus();
+      else return;
+      event.preventDefault();
+    });
+  }
+
   // What a link leads to is unfolded.
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

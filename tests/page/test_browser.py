@@ -186,7 +186,7 @@ def test_the_chart_of_a_training_that_blows_up_can_be_read(tmp_path):
     steps = [text for text in found["drawn"] if re.fullmatch(r"[0-9.,]+", text)]
     assert steps == [str(step) for step in range(0, 24, 2)]
     assert found["drawn"].count("✕") == 20
-    assert found["key"].startswith("Green: 1\xa0\xd7\xa010⁻⁵ to 0.1, as in healthy trainings.")
+    assert found["key"].startswith("Green: 1\xa0\xd7\xa010⁻⁵ to 3, as in healthy trainings.")
     assert "✕ NaN or infinite" in found["key"]
     assert found["told"] == ["convs.0, step 3: 7.15\xa0\xd7\xa010¹²", "convs.0, step 12: NaN"]
 

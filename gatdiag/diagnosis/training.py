@@ -116,7 +116,8 @@ def judge_course(
 
 def _with_scores(course: Course, losses: Floats, scores: Sequence[float]) -> Course:
     moved = f"; {_moved(losses)}" if len(losses) else ""
-    if scores and min(scores) >= limit("good-score") and course.state in ("failing", "unknown"):
+    is_open = course.state in ("failing", "unknown") or course.reason.endswith((STILL_FALLS, LEARNS))
+    if scores and min(scores) >= limit("good-score") and is_open:
         return Course("partly", f"the logged scores are good{moved}")
     if scores and max(scores) < limit("failing") and course.state == "unknown":
         return Course("failing", f"the logged scores are near those of a constant prediction{moved}")

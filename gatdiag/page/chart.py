@@ -55,8 +55,10 @@ def chart_data(run: Run, first: str) -> str:
 
 def _by_layer(series: pd.DataFrame, run: Run) -> dict[str, Any]:
     values = series.set_index(["layer", "step"])["value"].unstack("step").sort_index()
-    ends = run.steps["step"].iloc[[0, -1]]
-    values = values.reindex(columns=sorted({*values.columns, *ends}))  # the axis is as long as the run
+    steps = run.steps["step"].tolist()
+    values = values.reindex(
+        columns=sorted({*values.columns, *steps[:1], *steps[-1:]})
+    )  # the axis is as long as the run
     count = values.shape
     values = values.iloc[evenly_spaced(count[0], _MOST_LAYERS)]
     values = values.iloc[:, evenly_spaced(count[1], max(_MOST // len(values), 2))]

@@ -223,7 +223,7 @@ class Inspection:
         """Note what the first weights are given, behind what rescales the data."""
         if self._given_step not in (-1, self._step) or layer in self._given:
             return
-        if not any(parameter.dim() > 1 for parameter in module.parameters()):
+        if not any(parameter.dim() > 1 for _, parameter in named_parameters(module)):
             return
         tensors = [x for _, x in named_tensors(inputs) if x.layout is torch.strided and not is_distributed(x)]
         data = [x for x in tensors if x.is_floating_point() and x.dim() > 1 and x.numel() and not _is_weighed(x)]

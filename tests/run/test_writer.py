@@ -85,9 +85,9 @@ class TestAppend:
             store.append("layers", {"step": step, "layer": [step % 2], "mu": step})
         store.append("layers", {"step": 5, "layer": [0, 1] * 20, "mu": np.arange(40.0)})
         store.close()
-        rows = load(folder).layers
-        assert rows["layer"].tolist()[:5] == ["second", "first", "second", "first", "second"]
-        assert rows["mu"].tolist() == [*range(5), *range(40)]
+        rows = load(folder).arrow("layers").to_pydict()
+        assert rows["layer"] == ["second", "first", "second", "first", "second", *["second", "first"] * 20]
+        assert rows["mu"] == [*range(5), *range(40)]
 
     def test_a_new_logged_scalar_is_null_before(self, folder):
         store = Store.create(folder, META)

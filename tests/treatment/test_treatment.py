@@ -218,7 +218,7 @@ def test_losses_of_nan_from_several_seeds_are_told_and_treated(tmp_path):
     with pytest.warns(UserWarning, match="NaN"):
         treatment = treat(make, loop(1e30, 20), X, seeds=(0, 1), folder=tmp_path / "t")
     assert treatment.verdict.code == "lr-too-large"
-    assert "before: The learning rate is too large (loss nan)" in str(treatment)
+    assert "before: The learning rate is too large (loss NaN)" in str(treatment)
     assert (tmp_path / "t" / "treatment.html").is_file()
 
 

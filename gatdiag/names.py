@@ -57,10 +57,10 @@ def is_mask(name: str) -> bool:
     """Whether an input is a mask by its name.
 
     Example:
-        >>> is_mask("src_key_padding_mask"), is_mask("x")
+        >>> is_mask("src_key_padding_mask"), is_mask("masked_x")
         (True, False)
     """
-    return "mask" in name.lower()
+    return name.lower().endswith("mask")
 
 
 def one_line(text: str) -> str:

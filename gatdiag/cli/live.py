@@ -135,11 +135,11 @@ def sparkline(values: Sequence[float]) -> str:
     """Numbers as bars, from ▁ for zero (or the smallest below it) to █ for the largest; "!" is NaN or infinite.
 
     Example:
-        >>> sparkline([1.0, 0.5, float("nan"), 0.0]), sparkline([2.0, 1.999])
-        ('█▅!▁', '██')
+        >>> sparkline([1.0, 0.5, float("nan"), 0.0]), sparkline([2.0, 1.999]), sparkline([float("nan")] * 2)
+        ('█▅!▁', '██', '!!')
     """
     low, high = _ends(values)
     size = high - low
     last = len(_BARS) - 1
-    heights = [(value - low) / size if size else 0.0 for value in values]
+    heights = [(value - low) / size if size else 0.0 * value for value in values]
     return "".join(_BARS[round(last * height)] if 0 <= height <= 1 else "!" for height in heights)

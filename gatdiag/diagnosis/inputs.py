@@ -29,6 +29,9 @@ def _needs_inputs(facts: Facts) -> str:
     return "" if facts.inputs else "the model's inputs were not recorded"
 
 
+_OVER_ROWS = ("LayerNorm", "RMSNorm", "GroupNorm")
+
+
 def _needs_a_step(facts: Facts) -> str:
     return "" if facts.step_count else "no step was recorded"
 
@@ -100,9 +103,10 @@ def check_constant(facts: Facts) -> Finding | None:
     differ = any(one["relative_mu"] >= limit("input-constant") for one in known)
     if differ or any(not one["are_alike"] for one in embedded.values()):
         return None
-    known = [one for one in known if one["rows"] not in edges]
-    if not known:
+    of_nodes = [one for one in known if one["rows"] not in edges]
+    if not of_nodes and (embedded or not known):
         return _embeds_one_row(facts, embedded)
+    known = of_nodes or known  # there may be as many nodes as edges
     one, is_of_nodes = known[0], facts.mixes_nodes or bool(edges)
     return facts.finding(
         "input-constant",
@@ -189,8 +193,13 @@ def check_scale(facts: Facts) -> Finding | None:
 
 
 def _given(facts: Facts) -> list[Mapping[str, float]]:
-    """Sizes of the data that the first layers with weights are given; empty where the model has weights of its own."""
+    """Sizes of the data that the first layers with weights are given, in which nothing of the inputs was lost.
+
+    Empty where the model has weights of its own, or a norm over rows, behind which a huge column leaves nothing of the
+    others.
+    """
     is_seen = not any(layer["name"] == ROOT and matrices(layer) for layer in facts.run.meta["structure"]["layers"])
+    is_seen = is_seen and not any(str(layer.get("kind")) in _OVER_ROWS for layer in facts.layers[:1])
     return [*(facts.signals.get("given") or {}).values()] if is_seen else []
 
 

@@ -160,7 +160,8 @@ class Inspection:
         self._is_next_token: bool | None = None  # whether it is what the loss asks for; None if there are no tokens
         self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
         self._has_divergence = False  # the loss holds the exponential of it
-        self._has_other_outputs = False  # the loss depends on it
+        self._alike_nodes: list[Any] = []  # of as many columns as the output
+        self._has_other_outputs = False  # of these, on which the loss depends
         self._loss_weights = 0  # matrices of another network between outputs and loss
         self._origins: set[str] = set()  # of the inputs: "data", "network" if another one computes them
         self._loss = math.nan  # of the running backward pass
@@ -320,6 +321,7 @@ class Inspection:
             self._precision.on_activations([o])
             others = [x for _, x in named_tensors(output) if x.grad_fn is not None]
             self._other_nodes += [x.grad_fn for x in others]
+            self._alike_nodes += [x.grad_fn for x in others if x.shape[1:] == o.shape[1:]]
             self._has_changed |= self._axes.note_output(o)
             _call_on_host(self._note_latents, *(x.detach() for x in others if x is not o))
             operation, is_over_rows = criterion.last_operation(o), criterion.is_softmax_over_rows(o)
@@ -444,6 +446,7 @@ class Inspection:
         nodes, self._output_nodes = self._output_nodes, []
         self._backward_passes += 1
         others, self._other_nodes, self._loss = self._other_nodes, [], math.nan
+        alike, self._alike_nodes = {*self._alike_nodes} - {*nodes}, []
         if not losses or not nodes or not (self.is_due or is_broken):
             return
         self._has_changed, self._loss = True, float(losses[0].detach())
@@ -451,7 +454,7 @@ class Inspection:
         self._compares = self._compares or compares_outputs(losses[0], {*nodes, *others})
         latents = {*others} - {*nodes}
         self._has_divergence = self._has_divergence or has_divergence(losses[0], latents, nodes)
-        self._has_other_outputs = self._has_other_outputs or depends_on(losses[0], latents, nodes)
+        self._has_other_outputs = self._has_other_outputs or depends_on(losses[0], alike, nodes)
         own = {id(parameter) for _, parameter in named_parameters(self._model)}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
         found["penalizes_weights"] = penalizes_weights(losses[0], {*nodes, *others}, own)

@@ -66,9 +66,9 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         without a layer for it), "attention_peaks" {module: share of rows}, "repeats" {layer: how its
                         output grows where it runs many times in a pass},
                         "compares_outputs" (with each other, by the loss), "has_other_outputs" (the loss depends on what
-                        the model returns beside its output), "loss_weights" (matrices of another network
-                        between output and loss), "is_critic" (it is given data, and what another network computes
-                        with weights), "relations" (kinds of edges that a layer has
+                        the model returns beside its output, if it has as many columns), "loss_weights" (matrices of
+                        another network between output and loss), "is_critic" (it is given data, and what another
+                        network computes with weights), "relations" (kinds of edges that a layer has
                         weights for, and those that there are), "recurrence" (gradient of the first over that of the
                         last of many runs of a layer in a pass), "batch_axes" (of layers over sequences), "latents"
                         (size of what the model returns beside its output), "input_orders" (rows that came again, and

@@ -41,15 +41,15 @@ def named_modules(model: nn.Module, *, remove_duplicate: bool = True) -> Iterato
         >>> [path for path, _ in named_modules(nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())))]
         ['', '0', '1', '1.0']
     """
-    waiting, seen = [("", model)], set[int]()
+    waiting, seen = [("", model, frozenset[int]())], set[int]()
     while waiting:
-        path, module = waiting.pop()
-        if remove_duplicate and id(module) in seen:
+        path, module, above = waiting.pop()
+        if id(module) in (seen if remove_duplicate else above):  # above: a module may hold what holds it
             continue
         seen.add(id(module))
         yield path, module
-        children = children_of(module).items()
-        waiting += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
+        inside, children = above | {id(module)}, children_of(module).items()
+        waiting += [(f"{path}.{name}" if path else name, child, inside) for name, child in reversed(children)]
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:

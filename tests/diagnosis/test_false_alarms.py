@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_geometric.nn import DenseGCNConv, DenseSAGEConv, GATConv, dense_diff_pool
+from torch_geometric.nn import DenseGCNConv, DenseSAGEConv, GATConv, GCNConv, Sequential, dense_diff_pool
 
 import gatdiag
 from gatdiag.diagnosis import diagnose
@@ -745,3 +745,54 @@ def test_targets_that_are_all_the_same_are_no_constant_to_beat_and_the_usual_eps
     found = train(tmp_path / "run", model, lambda step: model(x).square().mean(), steps=400, lr=0.001)
     assert found.state == "trained"
     assert not [one for one in found if one.severity != "note"], str(found)
+
+
+class Returning(nn.Module):
+    """Returns logits, and hidden features or logits for other rows."""
+
+    def __init__(self, is_pair):
+        super().__init__()
+        self.body, self.head, self.is_pair = nn.Linear(6, 16), nn.Linear(16, 2), is_pair
+
+    def forward(self, x, others):
+        hidden = self.body(x).relu()
+        return self.head(hidden), self.head(self.body(others).relu()) if self.is_pair else hidden
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_labels_of_one_class_are_no_signal_unless_others_are_compared_with_them(tmp_path, is_pair):
+    torch.manual_seed(0)
+    x, others = torch.randn(80, 6) + 1, torch.randn(80, 6) - 1
+    model, ones = Returning(is_pair), torch.ones(80, dtype=torch.long)
+
+    def loss_of(step):
+        out, more = model(x, others)
+        return F.cross_entropy(out, ones) + (
+            F.cross_entropy(more, 0 * ones) if is_pair else 1e-3 * more.square().mean()
+        )
+
+    found = train(tmp_path / "run", model, loss_of)
+    assert (found.verdict.code == "no-training-signal") is not is_pair
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_features_of_nodes_are_judged_where_there_are_as_many_edges(tmp_path, is_constant):
+    torch.manual_seed(0)
+    ring = torch.stack([torch.arange(60), (torch.arange(60) + 1) % 60])
+    x, y = torch.ones(60, 8) if is_constant else torch.randn(60, 8), torch.arange(60) % 3
+    model = Sequential(
+        "x, edge_index", [(GCNConv(8, 16), "x, edge_index -> x"), (GCNConv(16, 3), "x, edge_index -> x")]
+    )
+    found = train(tmp_path / "run", model, lambda step: F.cross_entropy(model(x, ring), y))
+    assert (found.verdict.code == "input-constant") is is_constant
+
+
+@pytest.mark.parametrize(("norm", "is_scale"), [(nn.LayerNorm, True), (nn.BatchNorm1d, False)])
+def test_a_huge_column_is_cured_by_a_norm_of_columns_and_not_of_rows(tmp_path, norm, is_scale):
+    torch.manual_seed(0)
+    x = torch.randn(200, 8)
+    y = (x[:, 1] + x[:, 2] > 0).long()
+    x = x * torch.tensor([3000.0, *[1.0] * 7])
+    model = nn.Sequential(norm(8), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    found = train(tmp_path / "run", model, lambda step: F.cross_entropy(model(x), y))
+    assert (found.verdict.code == "input-scale") is is_scale

@@ -121,6 +121,16 @@ def is_of_relation(layer: str) -> bool:
     return "__" in layer.rpartition(".")[2]
 
 
+def ten_to(power: int) -> str:
+    """A power of ten in plain characters.
+
+    Example:
+        >>> ten_to(-12)
+        '10⁻¹²'
+    """
+    return f"10{str(power).translate(_SUPERSCRIPT)}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Format a number for a sentence or a table; integers in full.
 
@@ -138,6 +148,5 @@ def number(value: float | None, digits: int = 3) -> str:
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
     if value and not 1e-3 <= abs(value) < 1e5:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        power = str(int(exponent)).translate(_SUPERSCRIPT)
-        return "\N{NO-BREAK SPACE}".join([mantissa.replace("-", MINUS), TIMES, f"10{power}"])
+        return "\N{NO-BREAK SPACE}".join([mantissa.replace("-", MINUS), TIMES, ten_to(int(exponent))])
     return f"{value:.{digits}g}".replace("-", MINUS) if abs(value) < 1000 else f"{value:,.0f}".replace("-", MINUS)

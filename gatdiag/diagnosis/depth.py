@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, matrices, values_at_step
+from gatdiag.diagnosis.facts import Facts, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
@@ -15,6 +15,7 @@ from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold
 from gatdiag.diagnosis.training import STILL_FALLS
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
+from gatdiag.summary import matrices
 
 _SHALLOW = "A network of two layers, or one with skip connections, does not train either."
 

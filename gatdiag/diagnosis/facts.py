@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -28,6 +28,7 @@ from gatdiag.summary import (
     last_values,
     logged_series,
     loss_name,
+    matrices,
     score_names,
     scores,
     series_of,
@@ -700,9 +701,16 @@ class Facts:
     @cached_property
     def step_ratios(self) -> Floats:
         """Norm of each recorded step over the norm of all parameters; NaN where it was not measured."""
+        return self.step_ratios_of(self.parameter_names)
+
+    def step_ratios_of(self, names: Iterable[str]) -> Floats:
+        """The same for some of the parameters."""
+        wanted = {*names}
+        own = [place for place, name in enumerate(self.parameter_names) if name in wanted]
+        ratios, norms = self.update_ratios[:, own], self.norms[:, own]
         with np.errstate(all="ignore"):
-            moved: Floats = np.sqrt(np.nansum((self.update_ratios * self.norms) ** 2, axis=1)) / self.total_norm
-        moved[np.isnan(self.update_ratios).all(axis=1)] = np.nan
+            moved: Floats = np.sqrt(np.nansum((ratios * norms) ** 2, axis=1)) / np.sqrt(np.nansum(norms**2, axis=1))
+        moved[np.isnan(ratios).all(axis=1)] = np.nan
         return moved
 
     def steps_column(self, column: str) -> Floats:
@@ -808,12 +816,6 @@ def values_at_step(frame: pd.DataFrame, key: str, column: str, *, last: bool = F
     known = frame[frame[column].notna()]
     rows = known[known["step"] == (known["step"].max() if last else known["step"].min())]
     return dict(zip(rows[key].astype(str), rows[column].astype(float), strict=True))
-
-
-def matrices(layer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Feature weights of a layer that are matrices: name -> number of rows (outputs) and columns (inputs)."""
-    found = [p for p in layer["parameters"] if p["role"] == FEATURE and len(p["shape"]) == 2]
-    return {p["name"]: (p["shape"][0], p["shape"][1]) for p in found}
 
 
 def median(values: Sequence[float] | Floats) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.depth import is_smoothed, layers_of_rank_one
-from gatdiag.diagnosis.facts import Facts, matrices, median
+from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.laws import STOPPED, reason_without_laws, relative_to_weights
@@ -23,7 +23,7 @@ from gatdiag.diagnosis.units import saturated_at_start
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import short
 from gatdiag.roles import ATTENTION
-from gatdiag.summary import has_role, series_of, typical_values
+from gatdiag.summary import has_role, matrices, series_of, typical_values
 
 declare_limits(
     {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, is_conv, matrices
+from gatdiag.diagnosis.facts import Facts, is_conv
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import OF_DATA, variable
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
@@ -15,6 +15,7 @@ from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import is_mask, short
 from gatdiag.roles import ROOT
+from gatdiag.summary import matrices
 
 _POSITIONS = Remedy(
     "data.x = torch.nn.functional.one_hot(\n"

@@ -371,14 +371,8 @@ def _is_leaving_plateau(facts: Facts) -> bool:
 
 def _paces_of_layers(facts: Facts) -> Floats:
     """Norm of a step over norm of the weights, median over the steps, of each layer."""
-    column = {name: number for number, name in enumerate(facts.parameter_names)}
-    found = []
-    for layer in facts.layers:
-        own = [column[one["name"]] for one in layer["parameters"] if one["name"] in column]
-        norms, ratios = facts.norms[:, own], facts.update_ratios[:, own]
-        with np.errstate(all="ignore"):
-            found.append(median(np.sqrt(np.nansum((ratios * norms) ** 2, axis=1) / np.nansum(norms**2, axis=1))))
-    return np.array(found)
+    names = ([one["name"] for one in layer["parameters"]] for layer in facts.layers)
+    return np.array([median(facts.step_ratios_of(own)) for own in names])
 
 
 def _spread(paces: Floats) -> float:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gatdiag.diagnosis.facts import Facts, matrices, median
+from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.fixes import GLOROT, OF_TORCH, REPLACES, Action, Remedy, optimizer_code, variable
 from gatdiag.roles import ATTENTION, FEATURE, ROOT, SCALE, STACKED
+from gatdiag.summary import matrices
 
 _SAFE: Final = 0.3  # overshoot of steps that may become larger
 _NOT_ORTHOGONAL: Final = ("MultiheadAttention", "PNAConv")  # whose laws are not of all inputs of a matrix

@@ -112,6 +112,11 @@ class Diagnosis:
         return "trains" if is_better else _WORDS[self.tone]
 
     @property
+    def title(self) -> str:
+        """The verdict in its word, title and, of a cause, code."""
+        return f"{self.word}: {self.verdict.title}" + f" [{self.verdict.code}]" * self.verdict.is_cause
+
+    @property
     def headline(self) -> str:
         """The verdict in a line: its word, title, text and code."""
         verdict = self.verdict
@@ -122,8 +127,7 @@ class Diagnosis:
         verdict = self.verdict
         rows = [(one.what, one.amount) for one in verdict.evidence]
         others = [(one.severity, one.title) for one in self.findings if one is not verdict]
-        title = f"{self.word}: {verdict.title}" + f" [{verdict.code}]" * verdict.is_cause
-        return card(title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
+        return card(self.title, verdict.text, tone=self.tone, rows=[*rows, *others], code=verdict.remedy)
 
     def show(self) -> None:
         """Print all lines."""

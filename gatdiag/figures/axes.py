@@ -35,6 +35,7 @@ from gatdiag.figures.style import (
     plain_text,
     width_inches,
 )
+from gatdiag.names import TIMES, ten_to
 from gatdiag.quantities import QUANTITIES
 from gatdiag.run import Run
 from gatdiag.summary import evenly_spaced
@@ -54,7 +55,6 @@ _LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that ro
 _DECADES = 1.5  # by which outliers may widen a logarithmic axis
 _DECADES_SHOWN = 2.0  # at least, so that noise does not fill the axis and two powers of ten are labeled
 _LAID_OUT = 0.75  # share of the axes' width that is left once labels and color bars are laid out
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Handle: TypeAlias = Artist | tuple[Artist, ...]  # of a legend
 Floats: TypeAlias = NDArray[np.float64]
 Curve: TypeAlias = tuple[pd.DataFrame, Mapping[str, Any]]  # a line's table and style, see `draw_lines`
@@ -121,8 +121,7 @@ def power_of_ten(value: float, _position: int | None = None) -> str:
     if value <= 0 or not np.isfinite(value):
         return ""
     mantissa, exponent = f"{value:.0e}".split("e")
-    power = f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"
-    return power if mantissa == "1" else f"{mantissa}\N{MULTIPLICATION SIGN}{power}"
+    return f"{'' if mantissa == '1' else f'{mantissa}{TIMES}'}{ten_to(int(exponent))}"
 
 
 def _robust_limits(values: Floats, slack: float) -> tuple[float, float]:

@@ -175,16 +175,16 @@ def _words(table: pd.DataFrame) -> tuple[str, str]:
     curves = [f"{curve} (black)" if curve == table["curve"].iloc[-1] else curve for curve in known["curve"].unique()]
     has_range = table["column"].iloc[0] in HEALTHY
     return (
-        f"By layer, {join_names(curves) or 'without a finite value'}.{_GREEN if has_range else ''}",
+        f"By layer, {join_names(curves) or 'without a finite value'}.{f' {GREEN}' if has_range else ''}",
         BY_LAYER.interpretation if has_range else "Layers that are orders of magnitude apart do not train alike.",
     )
 
 
-_GREEN = " In the green range are nine in ten layers of healthy trainings."
+GREEN: Final = f"In the green range are {HEALTHY_RANGE}."
 BY_LAYER = Figure(
     name="by_layer",
     title="One quantity by layer, beside healthy trainings",
-    caption="By layer, at the first and the last recorded step, and at the steps in question (black)." + _GREEN,
+    caption="By layer, at the first and the last recorded step, and at the steps in question (black). " + GREEN,
     interpretation="Layers whose black dots are in the green range are as in networks that train. Far outside of it, "
     "or orders of magnitude apart from each other, they are not.",
     paper="",

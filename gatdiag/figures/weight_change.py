@@ -1,7 +1,7 @@
 """How far the weights of each layer have moved since initialization."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -130,43 +130,43 @@ def _finish(figure: Canvas, table: pd.DataFrame, entries: Sequence[Handle]) -> N
     add_legend_below(figure, entries)
 
 
-_ATTENTION_MOVES = ", by absolute change for attention vectors. "
-_SELDOM = "; attention vectors seldom move by 0.5. "
-_ATTENTION_DIFFERS = ", absolute for attention vectors. "
+class _Words(NamedTuple):
+    """The texts of a figure, each with a place for what is said if there are attention vectors."""
+
+    caption: str
+    interpretation: str
+    of_attention: tuple[str, str]
+
+    def filled(self, *, has_attention: bool = True) -> tuple[str, str]:
+        """Caption and interpretation."""
+        moved, read = self.of_attention if has_attention else ("", "")
+        return self.caption.format(moved), self.interpretation.format(read)
+
+    def of_table(self, table: pd.DataFrame) -> tuple[str, str]:
+        """The same for the data of the figure."""
+        return self.filled(has_attention=bool((table["role"] == ATTENTION).any()))
 
 
-def _words_of(figure: Callable[[], Figure]) -> Callable[[pd.DataFrame], tuple[str, str]]:
-    """The texts of a figure, which speak of attention vectors only if there are any."""
-
-    def words(table: pd.DataFrame) -> tuple[str, str]:
-        texts = figure().caption, figure().interpretation
-        if (table["role"] == ATTENTION).any():
-            return texts
-        for part in (_ATTENTION_MOVES, _SELDOM, _ATTENTION_DIFFERS):
-            texts = texts[0].replace(part, ". "), texts[1].replace(part, ". ")
-        return texts
-
-    return words
-
-
-CHANGED_FRACTION: Figure = Figure(
+_CHANGED = _Words(
+    "The share of weights that differ at all from those at initialization (pale), and that differ by more than 0.05 "
+    f"and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more{{}}. {_TRAINED}",
+    "In a network that trains, pale bars are full in all layers, including those in the middle: every weight moves. "
+    "How dark they are depends on the rate and the length of the training{}. Short pale bars are layers that still "
+    "have their initial weights.",
+    (", by absolute change for attention vectors", "; attention vectors seldom move by 0.5"),
+)
+CHANGED_FRACTION = Figure(
     name="changed_fraction",
     title="Fraction of weights that changed, by layer",
-    caption="The share of weights that differ at all from those at initialization (pale), and that differ by more than "
-    "0.05 and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more"
-    + _ATTENTION_MOVES
-    + _TRAINED,
-    interpretation="In a network that trains, pale bars are full in all layers, including those in the middle: every "
-    "weight moves. How dark they are depends on the rate and the length of the training"
-    + _SELDOM
-    + "Short pale bars are layers that still have their initial weights.",
+    caption=_CHANGED.filled()[0],
+    interpretation=_CHANGED.filled()[1],
     equation="#{|w − w₀| / |w| > τ, |w| ≥ 10⁻⁴} / #{|w| ≥ 10⁻⁴}; #{|a − a₀| > τ} / #{a}",
     paper=f"{GATS}, figures 3a and 4a",
     group="changes",
     needs=tuple(f"parameters.{column}" for column, _ in _LEVELS.values()),
     data=_data(*(column for column, _ in _LEVELS.values())),
     draw_table=draw_changed,
-    wording=_words_of(lambda: CHANGED_FRACTION),
+    wording=_CHANGED.of_table,
     height=lambda table, width: (
         (layer_label_height(table) + 1.8) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
     ),
@@ -240,21 +240,26 @@ def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
     axes.plot(x, drawn["q50"], color="black", linewidth=0.9, label="median")
 
 
-CHANGE_BOXES: Figure = Figure(
+_DISTRIBUTION = _Words(
+    "For each layer, the change since initialization: relative to the trained weight for feature weights of magnitude "
+    "1e-4 or more{}. Box: quartiles; bar: median; whiskers: 5 and 95% quantiles; dash: maximum; triangle on the axis: "
+    f"median exactly 0. {_TRAINED}",
+    "Layers whose median is orders of magnitude below the others have not trained. A relative change of 2 is a weight "
+    "that flipped its sign.",
+    (", absolute for attention vectors", ""),
+)
+CHANGE_BOXES = Figure(
     name="change_boxes",
     title="Distribution of weight changes, by layer",
-    caption="For each layer, the change since initialization: relative to the trained weight for feature weights of "
-    "magnitude 1e-4 or more" + _ATTENTION_DIFFERS + "Box: quartiles; bar: median; whiskers: 5 and 95% "
-    "quantiles; dash: maximum; triangle on the axis: median exactly 0. " + _TRAINED,
-    interpretation="Layers whose median is orders of magnitude below the others have not trained. A relative change "
-    "of 2 is a weight that flipped its sign.",
+    caption=_DISTRIBUTION.filled()[0],
+    interpretation=_DISTRIBUTION.filled()[1],
     equation="|w − w₀| / |w|, |w| ≥ 10⁻⁴; |a − a₀|",
     paper=f"{GATS}, figure 11",
     group="changes",
     needs=("parameters.relative_change_q50", "parameters.absolute_change_q50"),
     data=_data(*_QUANTILES),
     draw_table=draw_change_boxes,
-    wording=_words_of(lambda: CHANGE_BOXES),
+    wording=_DISTRIBUTION.of_table,
     height=lambda table, width: (
         (layer_label_height(table) + 1.9) * (1 if is_wide(width) else max(table["role"].nunique(), 1))
     ),

@@ -19,7 +19,5 @@ def finish(recorder: Recorder | None) -> None:
     recorder.finish()
     if not recorder.enabled or not is_first_process():
         return
-    diagnosis = recorder.diagnosis()
-    verdict = diagnosis.verdict
-    what = f"{diagnosis.word}: {verdict.title}" + f" [{verdict.code}]" * verdict.is_cause
-    print(printable(f"gatdiag: {what}; see gatdiag diagnose {from_here(recorder.folder)}"), file=sys.stderr)  # noqa: T201
+    title = recorder.diagnosis().title
+    print(printable(f"gatdiag: {title}; see gatdiag diagnose {from_here(recorder.folder)}"), file=sys.stderr)  # noqa: T201

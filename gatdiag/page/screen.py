@@ -59,7 +59,7 @@ class Strip:
         healthy: The range in words.
         cells: The layers; of several beside each other, if there are many, the one that is furthest out.
         summary: How many layers are where, of all.
-        far: What the most striking color means: beyond a threshold, or far from the range.
+        far: What red means: beyond a threshold, or far from the range.
     """
 
     label: str

@@ -59,9 +59,7 @@ _SIGNALS: Final = {
         **dict.fromkeys(("min?", "max?", "row_sum_error?", "criterion_misfit?", "criterion_share?"), _NUMBER),
         **dict.fromkeys(("implied_mse?", "implied_variance?", "implied_mean?", "implied_square?"), _NUMBER),
         **dict.fromkeys(("target_variance?", "columns_entropy?"), _NUMBER),
-        **dict.fromkeys(
-            ("first_cross_entropy?", "loss_scale?", "columns_entropy?", "predicted_share?", "separation?"), _NUMBER
-        ),
+        **dict.fromkeys(("first_cross_entropy?", "loss_scale?", "predicted_share?", "separation?"), _NUMBER),
         **dict.fromkeys(("unreachable_targets?", "unreachable_error?", "last_cross_entropy?"), _NUMBER),
         "columns?": {"spread?": [_NUMBER], "error?": [_NUMBER]},
         **dict.fromkeys(("last_operation?", "criterion?", "side_of_targets?"), _TEXT),

@@ -20,8 +20,8 @@ from gatdiag.summary.thinning import evenly_spaced
 
 __all__ = [
     "check_layers", "compared_series", "describe_steps", "has_role", "has_zero_norm", "is_recorded", "last_values",
-    "layer_series", "neuron_series", "relative_imbalance", "role_series", "select_layers", "series_of", "shown_values",
-    "typical_values", "why_undefined", "with_null_layer",
+    "layer_series", "matrices", "neuron_series", "relative_imbalance", "role_series", "select_layers", "series_of",
+    "shown_values", "typical_values", "why_undefined", "with_null_layer",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -283,6 +283,12 @@ def with_null_layer(run: Run, curve: pd.DataFrame) -> pd.DataFrame:
     return curve.assign(layer=_names(run, np.full(len(curve), -1)))
 
 
+def matrices(layer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Feature weights of a layer that are matrices: name -> number of rows (outputs) and columns (inputs)."""
+    found = [p for p in layer["parameters"] if p["role"] == FEATURE and len(p["shape"]) == 2]
+    return {p["name"]: (p["shape"][0], p["shape"][1]) for p in found}
+
+
 def _gains(run: Run) -> pd.DataFrame:
     """Norm of each layer's feature matrices over that of Glorot's initialization, geometric mean."""
     frame, shapes = _rows_of_matrices(run, "norm")
@@ -330,17 +336,14 @@ _DERIVED: Final[Mapping[str, Callable[[Run], pd.DataFrame]]] = {
 def _rows_of_matrices(run: Run, column: str) -> tuple[pd.DataFrame, NDArray[np.float64]]:
     """The rows of feature matrices, but for tables of embeddings, where a column was measured, and their shapes."""
     shapes = {
-        parameter["name"]: tuple(map(float, parameter["shape"]))
+        name: shape
         for layer in run.meta["structure"]["layers"]
-        for parameter in layer["parameters"]
-        if len(parameter["shape"]) == 2
-        and min(parameter["shape"]) > 0
-        and parameter["role"] == FEATURE
-        and layer.get("kind") not in ("Embedding", "EmbeddingBag")
+        for name, shape in matrices(layer).items()
+        if min(shape) > 0 and layer.get("kind") not in ("Embedding", "EmbeddingBag")
     }
     names = run.parameters["parameter"].astype(str)
     frame = run.parameters[run.is_measured("parameters", column) & names.isin([*shapes]).to_numpy()]
-    return frame, np.array([shapes[name] for name in frame["parameter"].astype(str)]).reshape(-1, 2)
+    return frame, np.array([shapes[name] for name in frame["parameter"].astype(str)], np.float64).reshape(-1, 2)
 
 
 def _by_layer(

@@ -10,7 +10,7 @@ import pandas as pd
 from gatdiag.card import Tone
 from gatdiag.diagnosis import CAUSES, Diagnosis, Finding
 from gatdiag.diagnosis.wording import number
-from gatdiag.figures.by_layer import BY_LAYER
+from gatdiag.figures.by_layer import BY_LAYER, GREEN
 from gatdiag.figures.curves import SPREAD_CURVES
 from gatdiag.names import one_line, short
 from gatdiag.page.document import Labeled, render, write
@@ -192,5 +192,4 @@ def _evidence(sides: Sequence[Side]) -> FigureBlock | None:
     return figure_block(before_and_after, [side.run for side in sides], "treatment", **options)
 
 
-_GREEN: Final = "In the green range are nine in ten layers of healthy trainings."
-_CAPTIONS: Final = {1: f"By layer. {_GREEN}", 2: f"By layer, before (dashed) and after (solid). {_GREEN}"}
+_CAPTIONS: Final = {1: f"By layer. {GREEN}", 2: f"By layer, before (dashed) and after (solid). {GREEN}"}

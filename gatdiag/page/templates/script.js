@@ -65,7 +65,7 @@
       const { layers, colors, steps, values, healthy, of } = current;
       const isLog = log.checked;
       const isShown = (one) => Number(layer.value) < 1 || Number(layer.value) - 1 === one;
-      // A gap in a line: what was measured and is no number. What was not measured leaves none.
+      // A gap in a line is NaN, infinite, or on a logarithmic axis not positive; what was not measured leaves none.
       const height = (value) => (value === null ? undefined : typeof value === "string" || (isLog && value <= 0) ? null : value);
       const axis = { stroke: ink, grid: { stroke: "#8884", width: 1 } };
       const range = (u, low, high) => {

@@ -19,8 +19,7 @@ class Outside:
 
     A `FlopCounterMode`, `make_fx` or a logging mode would count or record them; autocast would round them; a default
     device would move what they create; a subclass of `torch.Tensor` may have a `__torch_function__`. Contexts may be
-    nested. Entering and leaving one takes less than a microsecond
-    if no mode is active, and about five otherwise.
+    nested. Entering and leaving one takes about a microsecond if no mode is active, and about five otherwise.
 
     `torch.is_autocast_enabled()` is False inside. What a tensor's class does in `__torch_dispatch__` is not left.
 

@@ -184,10 +184,10 @@ class Run:
         return self._frames[name]
 
     def _check_unique(self, name: TableName, frame: "pd.DataFrame") -> None:
-        """Raise `InputError` if rows of a table are about the same."""
+        """Raise `InputError` if rows of a table are about the same, but for a row that is replaced while it is read."""
         keys = ["step", *tables.IDENTITY[name]]
         repeated = frame.duplicated(keys)
-        if repeated.any():
+        if repeated.any() and not self.is_live:
             row = frame.loc[repeated, keys].iloc[0]
             what = "".join(f" and {key} {row[key]}" for key in keys[1:])
             raise InputError(

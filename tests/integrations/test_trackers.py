@@ -112,6 +112,8 @@ def blocks(data):
             at += 32_768 - at % 32_768
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        if at + 7 + length > len(data):  # is being written
+            return
         record, at = record + data[at + 7 : at + 7 + length], at + 7 + length
         if kind in (1, 4):  # whole, or the last part
             yield record

@@ -1,6 +1,7 @@
 """Each fix on each kind of model: what `treat` does and what the pasted code does is the same, and neither fails."""
 
 import copy
+from functools import cache
 from pathlib import Path
 from re import findall
 from types import SimpleNamespace
@@ -42,15 +43,19 @@ def train(kind, model, optimizer, given, each_step=lambda: None):
         optimizer.step()
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def recorded(request, tmp_path_factory):
-    """A kind of model, and what a diagnosis knows of its training."""
-    kind = request.param
-    model = made(kind)
-    folder = tmp_path_factory.mktemp("run") / "run"
-    with gatdiag.watch(model, folder, laws=True):
-        train(kind, model, make_optimizer(model), KINDS[kind].inputs)
-    return kind, Facts(gatdiag.load(folder))
+@pytest.fixture(scope="module")
+def facts_of(tmp_path_factory):
+    """A kind of model -> what a diagnosis knows of its training, which is recorded once."""
+
+    @cache
+    def recorded(kind):
+        model = made(kind)
+        folder = tmp_path_factory.mktemp("run") / "run"
+        with gatdiag.watch(model, folder, laws=True):
+            train(kind, model, make_optimizer(model), KINDS[kind].inputs)
+        return Facts(gatdiag.load(folder))
+
+    return recorded
 
 
 def first_input(facts, action):
@@ -159,16 +164,15 @@ def after_treating(kind, actions):
         return model, KINDS[kind].call(model.eval(), given)
 
 
-def test_what_can_be_proposed_is_proposed(recorded):
-    kind, facts = recorded
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_be_proposed_is_proposed(facts_of, kind):
+    facts = facts_of(kind)
     assert [fix for fix, propose in FIXES.items() if propose(facts) is not None] == OFFERED[kind]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "fix"), [(kind, fix) for kind in KINDS for fix in OFFERED[kind]], indirect=["recorded"]
-)
-def test_what_is_pasted_is_what_is_treated(recorded, fix):
-    kind, facts = recorded
+@pytest.mark.parametrize(("kind", "fix"), [(kind, fix) for kind in KINDS for fix in OFFERED[kind]])
+def test_what_is_pasted_is_what_is_treated(facts_of, kind, fix):
+    facts = facts_of(kind)
     proposed = FIXES[fix](facts)
     finding = facts.finding("dead-units", "", remedy=proposed)
     refused = {action.name for action in proposed.actions} - {action.name for action in finding.actions}
@@ -193,8 +197,8 @@ def test_what_is_inserted_stays_in_evaluation(kind):
         torch.testing.assert_close(KINDS[kind].call(model.eval(), KINDS[kind].inputs), expected)
 
 
-def test_dead_weights_are_drawn_anew_by_the_names_they_have(recorded, tmp_path):
-    kind, _ = recorded
+@pytest.mark.parametrize("kind", KINDS)
+def test_dead_weights_are_drawn_anew_by_the_names_they_have(tmp_path, kind):
     model = made(kind)
     name = next(name for name, one in model.named_parameters() if one.dim() == 2 and "parametriz" not in name)
     with torch.no_grad():

@@ -87,7 +87,7 @@ def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame], example: str) ->
     if one.limits:
         parts += [
             "## Limits",
-            "\n".join(f"- {limit.value:g}: {_cell(limit.reason)}" for limit in limits_of(one.limits).values()),
+            "\n".join(f"- {limit.amount}: {_cell(limit.reason)}" for limit in limits_of(one.limits).values()),
         ]
     fix = one.remedy.code if one.remedy else ""
     parts += ["## What to do", f"```python\n{fix}\n```" if fix else _OF_RUN]

@@ -137,7 +137,7 @@ def number(value: float | None, digits: int = 3) -> str:
     Example:
         >>> number(0.81), number(54321.0), number(1234567), number(float("nan")), number(None)
         ('0.81', '54,321', '1,234,567', 'NaN', 'not measured')
-        >>> number(0.00000123).split() == ["1.23", TIMES, "10⁻⁶"]
+        >>> [plain(number(value)) for value in (0.00000123, -1e-5)] == [f"1.23 {TIMES} 10⁻⁶", f"{MINUS}1 {TIMES} 10⁻⁵"]
         True
     """
     if value is None:
@@ -148,5 +148,10 @@ def number(value: float | None, digits: int = 3) -> str:
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
     if value and not 1e-3 <= abs(value) < 1e5:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return "\N{NO-BREAK SPACE}".join([mantissa.replace("-", MINUS), TIMES, ten_to(int(exponent))])
+        return "\N{NO-BREAK SPACE}".join([f"{float(mantissa):g}".replace("-", MINUS), TIMES, ten_to(int(exponent))])
     return f"{value:.{digits}g}".replace("-", MINUS) if abs(value) < 1000 else f"{value:,.0f}".replace("-", MINUS)
+
+
+def plain(text: str) -> str:
+    """Replace no-break spaces, which some terminals do not show as spaces."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")

@@ -56,7 +56,7 @@ def explain(
 
 def _lines(code: str, cause: Cause) -> Iterator[str]:
     from gatdiag.diagnosis.thresholds import limits_of
-    from gatdiag.diagnosis.wording import describe_range
+    from gatdiag.diagnosis.wording import describe_range, plain
     from gatdiag.quantities import HEALTHY, compared_label
 
     yield f"{cause.title} [{code}]"
@@ -65,9 +65,9 @@ def _lines(code: str, cause: Cause) -> Iterator[str]:
     yield f"place in the order of causes: {cause.why}"
     if cause.limits:
         yield "thresholds:"
-    yield from (f"    {one.value:g}: {one.reason}" for one in limits_of(cause.limits).values())
+    yield from (f"    {plain(one.amount)}: {one.reason}" for one in limits_of(cause.limits).values())
     if cause.column in HEALTHY:
-        usual = describe_range(*HEALTHY[cause.column])
+        usual = plain(describe_range(*HEALTHY[cause.column]))
         yield f"shown by layer: {compared_label(cause.column)}; nine in ten layers of healthy trainings: {usual}"
     if cause.figure:
         yield f"figure{' beside it' if cause.column else ''}: {cause.figure}"

@@ -24,8 +24,13 @@ _PATIENCE: Final = 10  # times as long as the last look took, so that looking ta
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MOST_BARS: Final = 60
 _COLORS: Final = {"failing": "bold red", "degraded": "bold yellow", "healthy": "bold green", "unknown": "bold"}
-_CELLS: Final = {"inside": ("■", "green"), "near": ("▲", "yellow"), "far": ("✖", "red"), "unmeasured": ("·", "dim")}
-_MEANS: Final = {"inside": "in it", "near": "near it", "far": "far from it", "unmeasured": "not finite"}
+_CELLS: Final = {
+    "inside": ("■", "green"),
+    "near": ("▲", "yellow"),
+    "far": ("✖", "red"),
+    "broken": ("!", "bold magenta"),
+    "unmeasured": ("·", "dim"),
+}
 
 
 def live(
@@ -119,10 +124,15 @@ def _loss(run: Run) -> Iterator[Text]:
 def _strip(strip: Strip) -> Iterator[Text]:
     from rich.text import Text
 
-    yield Text(f"  {strip.label}, {strip.when}, first to last layer; healthy is {strip.healthy}:")
+    from gatdiag.diagnosis.wording import plain
+
+    yield Text(
+        f"  {strip.label}, {strip.when}, first to last layer, beside healthy trainings ({plain(strip.healthy)}):"
+    )
     yield Text.assemble("  ", *(_CELLS[cell.distance] for cell in strip.cells), f"  {strip.summary}")
-    known = [distance for distance in _CELLS if any(cell.distance == distance for cell in strip.cells)]
-    yield Text("  ").append_text(Text("  ").join(Text.assemble(_CELLS[one], f" {_MEANS[one]}") for one in known))
+    known = {cell.distance for cell in strip.cells}
+    meant = [Text.assemble(_CELLS[one], f" {words}") for one, words in strip.legend if one in known]
+    yield Text("  ").append_text(Text("  ").join(meant))
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:

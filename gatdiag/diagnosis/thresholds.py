@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gatdiag.errors import InputError
+from gatdiag.names import number
 
 
 class Limit(NamedTuple):
@@ -15,6 +16,11 @@ class Limit(NamedTuple):
 
     value: float
     reason: str
+
+    @property
+    def amount(self) -> str:
+        """Its value as text."""
+        return number(float(self.value), 6)
 
 
 _LIMITS: dict[str, Limit] = {}
@@ -45,4 +51,4 @@ def limit(name: str) -> float:
 
 def threshold_text(*names: str) -> str:
     """Describe thresholds, for `Finding.threshold`."""
-    return "; ".join(f"{_LIMITS[name].value:g} ({_LIMITS[name].reason})" for name in names)
+    return "; ".join(f"{_LIMITS[name].amount} ({_LIMITS[name].reason})" for name in names)

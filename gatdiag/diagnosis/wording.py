@@ -5,21 +5,17 @@ import math
 from gatdiag.names import MINUS as MINUS
 from gatdiag.names import TIMES as TIMES
 from gatdiag.names import number as number
+from gatdiag.names import plain as plain
 
 
 def describe_range(low: float, high: float) -> str:
     """A range in words.
 
     Example:
-        >>> describe_range(0.7, 30.0), describe_range(1.6, math.inf)
-        ('0.7 to 30', '1.6 and more')
+        >>> describe_range(0.7, 30.0), describe_range(1.6, math.inf), plain(describe_range(1e-5, 3.0))
+        ('0.7 to 30', '1.6 and more', '1 × 10⁻⁵ to 3')
     """
-    return f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} and more"
-
-
-def plain(text: str) -> str:
-    """Replace no-break spaces, which some terminals do not show as spaces."""
-    return text.replace("\N{NO-BREAK SPACE}", " ")
+    return f"{number(low)} to {number(high)}" if math.isfinite(high) else f"{number(low)} and more"
 
 
 def percent(fraction: float | None) -> str:

@@ -4,7 +4,7 @@ A cell extends from a recorded step to the next one. Ticks above the map mark th
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
@@ -38,6 +39,42 @@ _HATCHED: dict[str, dict[str, Any]] = {  # cells without a color of the color ba
 }
 _WORDS = {case: label for case, (_, _, label, _) in MARKS.items()} | {"unmeasured": "no value"}
 _RUG = "#888888"  # to be seen on a white and on a dark page
+
+
+class PlacedMap(NamedTuple):
+    """A heat map in a picture, for a reader who asks which cell is at a place.
+
+    Attributes:
+        cells: The table that it draws, as from `heat_table`.
+        names: The layers, from top to bottom, in rows of one height.
+        box: Left, top, right and bottom of its axes, as shares of the picture from its upper left corner.
+        steps: The limits of its x axis. The cell of a step begins half a step before it.
+    """
+
+    cells: pd.DataFrame
+    names: Sequence[str]
+    box: tuple[float, float, float, float]
+    steps: Limits
+
+
+class _Cells(Artist):
+    """What a heat map draws, kept with its axes; to be seen there is nothing."""
+
+    def __init__(self, table: pd.DataFrame, names: Sequence[str]) -> None:
+        super().__init__()
+        self.table, self.names = table, names
+        self.set_in_layout(False)
+
+
+def placed_maps(figure: Figure) -> list[PlacedMap]:
+    """The heat maps of a figure that has been drawn, which places its axes, in order."""
+    found = []
+    for axes in figure.axes:
+        for artist in axes.artists:
+            if isinstance(artist, _Cells):
+                left, bottom, right, top = axes.get_position().extents
+                found.append(PlacedMap(artist.table, artist.names, (left, 1 - top, right, 1 - bottom), axes.get_xlim()))
+    return found
 
 
 def heat_table(series: pd.DataFrame, last: float, how: Literal["max", "extreme", "first"] = "max") -> pd.DataFrame:
@@ -137,6 +174,7 @@ def draw_heat_map(
     for case, hit in hidden.items():
         if hit.any():
             axes.add_patch(PathPatch(_outline(hit, edges), rasterized=True, **_HATCHED[case]))
+    axes.add_artist(_Cells(table, names))
     is_sparse = bool((cells["recorded"] < cells["until"] - cells["step"]).any())
     if is_sparse:
         _mark_recorded(axes, cells)

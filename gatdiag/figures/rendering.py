@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import matplotlib.figure
 import numpy as np
@@ -18,6 +18,7 @@ from gatdiag.errors import InputError
 from gatdiag.figures import accuracy, by_layer, curves, gradients, laws, overview, smoothing, weight_change
 from gatdiag.figures.axes import full_step_range, not_recorded
 from gatdiag.figures.figure import Figure
+from gatdiag.figures.heat import PlacedMap, placed_maps
 from gatdiag.figures.style import SIZES, Canvas, Context, GivenAxes, plain_text, style_context, text_scale
 from gatdiag.run import Run
 
@@ -186,13 +187,36 @@ def render(
     chosen = _figure(figure)
     if values is None:
         values = table(chosen, runs, **options)
+    made = picture(chosen, runs, values, format=format, width=width, context=context, as_paths=as_paths, dpi=dpi)
+    return made.content
+
+
+class Picture(NamedTuple):
+    """The contents of a figure's file, and where in it its heat maps are."""
+
+    content: bytes
+    maps: list[PlacedMap]
+
+
+def picture(
+    figure: Figure,
+    runs: Run | Sequence[Run],
+    values: pd.DataFrame,
+    *,
+    format: Format = "svg",
+    width: Width = "double",
+    context: Context = "paper",
+    as_paths: bool = False,
+    dpi: int = 300,
+) -> Picture:
+    """As `render`, of a table that was computed, with the places of heat maps."""
     content = BytesIO()
-    with style_context(f"gatdiag {chosen.name}", context, as_paths=as_paths):
-        drawn = _draw_figure(chosen, _as_list(runs), values, SIZES[width], dpi, context)
+    with style_context(f"gatdiag {figure.name}", context, as_paths=as_paths):
+        drawn = _draw_figure(figure, _as_list(runs), values, SIZES[width], dpi, context)
         canvas = get_registered_canvas_class(format)(drawn)
         # savefig would draw everything twice
         getattr(canvas, f"print_{format}")(content, metadata=_METADATA[format])
-    return content.getvalue()
+        return Picture(content.getvalue(), placed_maps(drawn))
 
 
 class Drawing(matplotlib.figure.Figure):

@@ -15,10 +15,12 @@ import matplotlib as mpl
 import pandas as pd
 from markupsafe import Markup
 
-from gatdiag.figures import Figure, render, table
-from gatdiag.figures.rendering import Width
+from gatdiag.figures import Figure, table
+from gatdiag.figures.heat import PlacedMap
+from gatdiag.figures.rendering import Width, picture
 from gatdiag.figures.style import category
 from gatdiag.names import one_line
+from gatdiag.page.chart import cells_data
 from gatdiag.run import Run
 
 LARGE_SVG = 300_000  # bytes above which a PNG is tried
@@ -62,12 +64,14 @@ class FigureBlock(NamedTuple):
         anchor: HTML id.
         drawing: The image, with another one for narrow screens if two widths were rendered.
         download: Its data as a data URL; "" if too large.
+        cells: What its heat maps show where, as from `cells_data`.
     """
 
     figure: Figure
     anchor: str
     drawing: Markup
     download: str
+    cells: str = ""
 
 
 def line_sample(index: int) -> Markup:
@@ -97,14 +101,15 @@ def figure_block(
         data = table(figure, runs, **options)
         if not len(data):
             return None
-        pictures = [(width, _data_url(figure, runs, width, data)) for width in widths]
-        drawing, download = _drawing(figure.title, pictures), _download(data)
+        sources, maps = zip(*(_data_url(figure, runs, width, data) for width in widths), strict=True)
+        drawing, download = _drawing(figure.title, [*zip(widths, sources, strict=True)]), _download(data)
+        cells = cells_data(maps)
         described = figure.described(data)
     except Exception as error:  # one failure must not lose the other figures
         warnings.warn(f"gatdiag: the figure {figure.name!r} could not be drawn: {error!r}", stacklevel=2)
         drawing, download = Markup("<p>This figure could not be drawn: {}</p>").format(one_line(repr(error))), ""
-        described = figure
-    return FigureBlock(described, f"{section}-figure-{figure.name}", drawing, download)
+        described, cells = figure, ""
+    return FigureBlock(described, f"{section}-figure-{figure.name}", drawing, download, cells)
 
 
 def _drawing(title: str, pictures: Sequence[tuple[Width, Markup]]) -> Markup:
@@ -118,14 +123,17 @@ def _drawing(title: str, pictures: Sequence[tuple[Width, Markup]]) -> Markup:
     )
 
 
-def _data_url(figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame) -> Markup:
-    """The image as a data URL, without characters that end an attribute."""
-    vector = _styled(render(figure, runs, format="svg", width=width, values=data))
+def _data_url(
+    figure: Figure, runs: Sequence[Run], width: Width, data: pd.DataFrame
+) -> tuple[Markup, Sequence[PlacedMap]]:
+    """The image as a data URL, without characters that end an attribute; its heat maps."""
+    drawn = picture(figure, runs, data, width=width)
+    vector = _styled(drawn.content)
     if len(vector) >= LARGE_SVG:
-        picture = render(figure, runs, format="png", width=width, dpi=_DPI, values=data)
-        if len(picture) < len(vector):
-            return Markup(f"data:image/png;base64,{base64.b64encode(picture).decode()}")
-    return Markup(f"data:image/svg+xml,{quote(vector, safe=_SAFE)}")  # a third smaller than in base64
+        pixels = picture(figure, runs, data, format="png", width=width, dpi=_DPI)
+        if len(pixels.content) < len(vector):
+            return Markup(f"data:image/png;base64,{base64.b64encode(pixels.content).decode()}"), pixels.maps
+    return Markup(f"data:image/svg+xml,{quote(vector, safe=_SAFE)}"), drawn.maps  # a third smaller than in base64
 
 
 def _styled(svg: bytes) -> bytes:

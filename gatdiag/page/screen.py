@@ -1,14 +1,19 @@
 """The first screen of a run: the verdict in a word, facts of the training, how far each layer is from healthy."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from gatdiag.card import Tone
 from gatdiag.diagnosis import Diagnosis, Finding
 from gatdiag.diagnosis.wording import describe_range, number
 from gatdiag.names import join_names, one_line, short
+from gatdiag.page.chart import MOST_LAYERS
 from gatdiag.page.story import count_parameters, describe_change, format_metric
 from gatdiag.quantities import HEALTHY, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
@@ -19,15 +24,16 @@ from gatdiag.summary import (
     is_of_checkpoints,
     shown_values,
     training_facts,
+    why_undefined,
 )
 
-Distance: TypeAlias = Literal["inside", "unmeasured", "near", "far"]
+Distance: TypeAlias = Literal["inside", "unmeasured", "near", "far", "broken"]
 _DISTANCES: Final[tuple[Distance, ...]] = get_args(Distance)
 
 USUAL: Final = "parameters.relative_gradient_norm"  # of the strip, if the verdict is about no quantity by layer
 _NEAR, _TIMES = 0.1, 10.0  # how far outside of the range counts as near it: for shares, and for other quantities
 _ROUNDED: Final = 1 + 1e-6  # times the end of a range: shares are rounded
-_MOST_LAYERS: Final = 200  # of the strip
+_BROKEN: Final = "NaN or infinite"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,11 @@ class StripCell:
     distance: Distance
     value: str
 
+    @property
+    def name(self) -> str:
+        """The layer as the chart calls it."""
+        return short(self.layer)
+
 
 @dataclass(frozen=True)
 class Strip:
@@ -59,7 +70,7 @@ class Strip:
         healthy: The range in words.
         cells: The layers; of several beside each other, if there are many, the one that is furthest out.
         summary: How many layers are where, of all.
-        far: What red means: beyond a threshold, or far from the range.
+        words: What it means to be at each distance.
     """
 
     label: str
@@ -67,7 +78,13 @@ class Strip:
     healthy: str
     cells: tuple[StripCell, ...]
     summary: str
-    far: str = "far from it"
+    words: Mapping[Distance, str]
+
+    @property
+    def legend(self) -> list[tuple[Distance, str]]:
+        """The distances and what they mean, without those for layers without a value where there are none."""
+        there = {"inside", "near", "far", *(cell.distance for cell in self.cells)}
+        return [(distance, words) for distance, words in self.words.items() if distance in there]
 
 
 @dataclass(frozen=True)
@@ -140,7 +157,8 @@ def layer_strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
     has_converged = not about and diagnosis.state == "trained"
     (values, when), there = shown_values(series, column, found.steps), {*series["layer"]}
     layers = [str(layer) for layer in series["layer"].cat.categories if layer in there]
-    cells = [_cell(layer, values.get(layer), shown, is_low_fine=has_converged) for layer in layers]
+    zero = _zeros(series, why_undefined(run, column, shown.over))
+    cells = [_cell(layer, values.get(layer), zero.get(layer), shown, is_low_fine=has_converged) for layer in layers]
     is_low = has_converged and any(value < HEALTHY[column][0] for value in values.values())
     where = "in it, or below it, as gradients are where it has trained" if is_low else "in it"
     is_beside = not about and diagnosis.tone in ("failing", "degraded")
@@ -148,27 +166,42 @@ def layer_strip(run: Run, diagnosis: Diagnosis, about: str) -> Strip | None:
         label=compared_label(column, shown.over and short(shown.over, 40)),
         when=when,
         healthy=describe_range(*HEALTHY[column])
-        + ("" if shown.line is None else f"; flagged {shown.beyond} {shown.line:.3g}"),
+        + ("" if shown.line is None else f"; flagged {shown.beyond} {number(shown.line)}"),
         cells=tuple(_worst_of_parts(cells)),
         summary=_summary(cells, shown, f"{where}{': what is wrong is not here' if is_beside else ''}"),
-        far="far from it" if shown.line is None else f"{shown.beyond} the threshold",
+        words={
+            "inside": "in their range",
+            "near": "near it" if shown.line is None else "outside of it",
+            "far": "far from it" if shown.line is None else f"{shown.beyond} the threshold",
+            "broken": _BROKEN,
+            "unmeasured": "divided by zero",
+        },
     )
+
+
+def _zeros(series: pd.DataFrame, undefined: NDArray[np.object_]) -> dict[str, str]:
+    """Layer -> why it has no value, for those that are never measured, because they are divided by zero."""
+    is_broken = (undefined == "") & ~np.isfinite(series["value"])
+    broken = {*series["layer"][is_broken]}
+    reasons = zip(series["layer"], undefined, strict=True)
+    return {str(layer): str(reason) for layer, reason in reasons if reason and layer not in broken}
 
 
 def _worst_of_parts(cells: Sequence[StripCell]) -> Iterator[StripCell]:
     """All, or of each of as many parts as fit the one that is furthest out."""
-    size = -(-len(cells) // _MOST_LAYERS)
-    for start in range(0, len(cells), size):
-        yield max(cells[start : start + size], key=lambda cell: _DISTANCES.index(cell.distance))
+    count = min(len(cells), MOST_LAYERS)
+    for part in range(count):
+        beside = cells[part * len(cells) // count : (part + 1) * len(cells) // count]
+        yield max(beside, key=lambda cell: _DISTANCES.index(cell.distance))
 
 
 def _summary(cells: Sequence[StripCell], shown: Finding, where: str) -> str:
     """How many layers are where."""
-    _, unmeasured, near, far = (sum(cell.distance == one for cell in cells) for one in _DISTANCES)
-    size = -(-len(cells) // _MOST_LAYERS)
-    rest = f" (of every {size} the one furthest out is shown)" if size > 1 else ""
-    if unmeasured == len(cells):
-        return "no layer has a finite value"
+    _, unmeasured, near, far, broken = (sum(cell.distance == one for cell in cells) for one in _DISTANCES)
+    rest = f" ({MOST_LAYERS} are shown, of neighbors the one furthest out)" if len(cells) > MOST_LAYERS else ""
+    if unmeasured + broken == len(cells):
+        return f"{'all' if broken == len(cells) else f'{broken} of {len(cells)}'} layers {_BROKEN}{rest}"
+    rest = f", {broken} {_BROKEN}{rest}" if broken else rest
     if shown.line is not None:
         others = f", {near} more outside of the range" if near else ""
         return f"{far} of {len(cells)} layers {shown.beyond} the threshold{others}{rest}"
@@ -186,9 +219,11 @@ def shown_column(run: Run, finding: Finding) -> str:
     return "" if is_usual and len(values) == series["layer"].nunique() else column
 
 
-def _cell(layer: str, value: float | None, shown: Finding, *, is_low_fine: bool) -> StripCell:
-    if value is None:
-        return StripCell(layer, "unmeasured", "not finite")
+def _cell(layer: str, value: float | None, zero: str | None, shown: Finding, *, is_low_fine: bool) -> StripCell:
+    if value is None and zero:
+        return StripCell(layer, "unmeasured", zero)
+    if value is None or not math.isfinite(value):
+        return StripCell(layer, "broken", _BROKEN if value is None else number(value))
     return StripCell(layer, _distance(value, shown, is_low_fine=is_low_fine), number(value))
 
 

@@ -87,7 +87,7 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
         screen=shown,
         evidence=evidence or blocks.pop(_CURVES, None),
         overview=overview,
-        chart="" if diagnosis is None or not has_overview else chart_data(run, diagnosis.verdict.column or USUAL),
+        chart=_chart(run, diagnosis, shown) if diagnosis is not None and has_overview else "",
         story=story(run),
         remarks=remarks,
         notes=recorder_notes(run),
@@ -95,6 +95,13 @@ def _section(run: Run, anchor: str, diagnosis: Diagnosis | None, *, in_full: boo
         tables=run_tables(run, f"{anchor}-tables") if has_overview else (),
         settings=settings_tables(run, f"{anchor}-settings"),
     )
+
+
+def _chart(run: Run, diagnosis: Diagnosis, shown: Screen) -> str:
+    """The data of the chart, which begins with the quantity of the strip and has its layers."""
+    layers = {cell.layer for cell in shown.strip.cells} if shown.strip else set[str]()
+    over = diagnosis.verdict.over if shown.about else ""
+    return chart_data(run, shown.about or USUAL, over, layers)
 
 
 def evidence_figure(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:

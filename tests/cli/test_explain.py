@@ -4,6 +4,7 @@ from typer.testing import CliRunner
 from gatdiag.cli.app import app
 from gatdiag.diagnosis import CAUSES, HEALTHY, UNDETERMINED, UNEXPLAINED
 from gatdiag.diagnosis.thresholds import limits_of
+from gatdiag.diagnosis.wording import number, plain
 from gatdiag.quantities import HEALTHY as RANGES
 
 
@@ -28,7 +29,7 @@ def test_a_cause_is_explained_from_the_tables(code):
     cause = CAUSES[code]
     assert done.stdout.startswith(f"{cause.title} [{code}]\n")
     for name in cause.limits:
-        assert f"    {limits_of([name])[name].value:g}: {limits_of([name])[name].reason}\n" in done.stdout
+        assert f"    {plain(limits_of([name])[name].amount)}: {limits_of([name])[name].reason}\n" in done.stdout
     for word in ("severity: ", "place in the order of causes: ", "to paste:", "wrong if: "):
         assert word in done.stdout
     assert cause.falsified_by in done.stdout
@@ -41,7 +42,7 @@ def test_what_is_looked_for_is_said():
 
 def test_the_quantity_by_layer_and_its_range_are_those_of_the_page():
     low, high = RANGES["layers.zero_inputs"]
-    range_of_all = f"nine in ten layers of healthy trainings: {low:g} to {high:g}"
+    range_of_all = f"nine in ten layers of healthy trainings: {plain(number(low))} to {plain(number(high))}"
     assert f"\nshown by layer: inputs that are zero at every node; {range_of_all}\n" in explain("dead-units").stdout
     assert "shown by layer" not in explain("overfitting").stdout
 

@@ -42,10 +42,12 @@ def test_it_shows_the_verdict_the_loss_and_the_layers(tmp_path):
     assert float(high) == pytest.approx(run.steps.loss.max(), rel=0.01)
     assert len(bars) == 60
     assert set(bars) <= {*"▇█"}  # it hardly falls
-    marks = {"inside": "■", "near": "▲", "far": "✖", "unmeasured": "·"}
+    marks = {"inside": "■", "near": "▲", "far": "✖", "broken": "!", "unmeasured": "·"}
     assert f"  {''.join(marks[cell.distance] for cell in strip.cells)}  {strip.summary}" in done.stdout
-    means = {"inside": "■ in it", "near": "▲ near it", "far": "✖ far from it", "unmeasured": "· not finite"}
-    assert {what in done.stdout for one, what in means.items() if one in {c.distance for c in strip.cells}} == {True}
+    there = {cell.distance for cell in strip.cells}
+    meant = "  ".join(f"{marks[distance]} {words}" for distance, words in strip.legend if distance in there)
+    assert f"\n  {meant}\n" in done.stdout
+    assert "✖ below the threshold" in meant, "as on the page"
 
 
 @pytest.mark.parametrize(("steps", "says"), [(0, "no step is written yet"), (3, "Only 3 steps were recorded")])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gatdiag
+from gatdiag.diagnosis.wording import number
 from gatdiag.page import sections
 from tests.page.builder import build
 from tests.run.synthetic import synthetic_run
@@ -75,6 +76,7 @@ if (cells.length) {
   quantity.selectedIndex = quantity.options.length - 1;
   quantity.dispatchEvent(new Event("change"));
   await null;
+  found.chart.kept = layer.selectedOptions[0].text;
   found.chart.drawn = fold.querySelectorAll("canvas").length;
 }
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
@@ -126,6 +128,39 @@ document.getElementById("found").textContent = JSON.stringify(found);
 })();
 """
 
+# What is said of many places of the overview, and of its pixels in the color of NaN.
+MAPS = """
+(async () => {
+const image = document.querySelector("[data-cells] img");
+const told = document.querySelector("[data-cells] output");
+await image.decode();
+image.scrollIntoView();
+const box = image.getBoundingClientRect();
+const [width, height] = [box.width, box.height].map(Math.floor);
+const ask = (x, y, kind) => {
+  image.dispatchEvent(new PointerEvent(kind, { clientX: box.left + x + 0.5, clientY: box.top + y + 0.5 }));
+  return told.textContent;
+};
+const canvas = document.createElement("canvas");
+Object.assign(canvas, { width, height });
+const paint = canvas.getContext("2d");
+paint.drawImage(image, 0, 0, box.width, box.height);
+const pixels = paint.getImageData(0, 0, width, height).data;
+const found = { said: new Set(), broken: {}, width };
+for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
+  if (x % 4 === 0 && y % 8 === 0) found.said.add(ask(x, y, "pointermove"));
+  const at = 4 * (y * width + x);
+  if ([0xd8, 0x1b, 0x60].every((one, place) => Math.abs(one - pixels[at + place]) < 6)) {
+    const said = ask(x, y, "pointerdown");
+    found.broken[said] = (found.broken[said] ?? 0) + 1;
+  }
+}
+found.said = [...found.said];
+document.body.innerHTML = "<pre id='found'></pre>";
+document.getElementById("found").textContent = JSON.stringify(found);
+})();
+"""
+
 
 def browse(page, tmp_path, *flags):
     """Open a page; what the browser printed, and what it wrote to its console."""
@@ -160,6 +195,7 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert found["before"][1] == "none"
     chart = found["chart"]
     assert (chart["open"], chart["layer"], chart["drawn"]) == (True, chart["wanted"], 1)
+    assert chart["kept"] == chart["wanted"], "in another quantity"
     assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.]+(\xa0\xd7\xa010[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?$", chart["told"])
     assert found["wide"] <= 0
     assert len(found["stops"]) == 1 + which, "of the tab key, for each strip"
@@ -189,6 +225,47 @@ def test_the_chart_of_a_training_that_blows_up_can_be_read(tmp_path):
     assert found["key"].startswith("Green: 1\xa0\xd7\xa010⁻⁵ to 3, as in healthy trainings.")
     assert "✕ NaN or infinite" in found["key"]
     assert found["told"] == ["convs.0, step 3: 7.15\xa0\xd7\xa010¹²", "convs.0, step 12: NaN"]
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    """A page and what its heat maps show: the words for each cell."""
+    folder = tmp_path_factory.mktemp("maps")
+    values = np.random.default_rng(3)
+    norms, differences = values.uniform(0.01, 1, (16, 5)), values.uniform(0.1, 1, (16, 5))
+    norms[4, 1], differences[11, 3] = np.nan, np.inf
+    run = build(
+        folder / "run",
+        weights={"relative_gradient_norm": norms},
+        layers={"relative_mu": differences},
+        logged={"loss": np.linspace(2.0, 1.0, 16)},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "figures_for", lambda runs: gatdiag.figures.figures_for(runs)[:1])
+        page = gatdiag.report(run, folder / "page.html")
+    drawn = gatdiag.figures.table("overview", run)
+    drawn = drawn[drawn["quantity"] != "loss"]
+    return page, {
+        f"{layer}, step {step}: {number(float(f'{value:.3g}'))}"
+        for layer, step, value in zip(drawn["layer"], drawn["step"], drawn["value"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_heat_map_says_what_is_under_the_pointer(mapped, tmp_path, width):
+    page, cells = mapped
+    text = re.sub(r"script-src 'sha256-[^']+'", "script-src 'unsafe-inline'", page.read_text(encoding="utf-8"))
+    (tmp_path / "maps.html").write_text(text + f"<script>{MAPS}</script>")
+    flags = (f"--window-size={width},900", "--dump-dom", "--timeout=20000")
+    printed, console = browse(tmp_path / "maps.html", tmp_path, *flags)
+    assert console == []
+    found = json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
+    assert found["width"] > 0.6 * min(width, 900)
+    assert {*found["said"]} == cells | {"Point at a cell to read its layer, step and value."}
+    said = found["broken"]
+    said.pop("Point at a cell to read its layer, step and value.")  # of the legend
+    assert {*said} == {"convs.1, step 4: NaN", "convs.3, step 11: ∞"}
+    assert min(said.values()) > 20
 
 
 def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):

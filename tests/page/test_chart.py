@@ -1,10 +1,13 @@
 import json
 
 import numpy as np
+import pandas as pd
+import pytest
 from matplotlib.colors import to_hex
 
+from gatdiag.figures.heat import PlacedMap, heat_table
 from gatdiag.figures.style import ordered_colors
-from gatdiag.page.chart import chart_data
+from gatdiag.page.chart import cells_data, chart_data
 from tests.figures.odd_runs import recorded_run
 from tests.page.builder import NO_LAYERS, build
 from tests.run.synthetic import synthetic_meta
@@ -61,3 +64,21 @@ def test_a_chart_of_a_long_run_stays_small(tmp_path):
     assert only["of"] == [100, 500]
     assert (only["steps"][0], only["steps"][-1]) == (0, 499)
     assert (only["layers"][0], only["layers"][-1]) == ("convs.0", "convs.99")
+    (only,) = json.loads(chart_data(run, GRADIENT, layers=["convs.1", "convs.98"]))
+    assert {"convs.0", "convs.1", "convs.98", "convs.99"} < {*only["layers"]}
+    assert len(only["layers"]) == 80
+
+
+@pytest.mark.parametrize(("layers", "count"), [(1, 300), (40, 75), (600, 5)])
+def test_a_heat_map_has_a_bounded_number_of_values(layers, count):
+    steps = np.repeat(np.arange(900), layers)
+    names = [f"convs.{place}" for place in range(layers)]
+    series = pd.DataFrame({"step": steps, "layer": pd.Categorical(names * 900, names), "value": steps + 0.0})
+    drawn = PlacedMap(heat_table(series, 899), names, (0.1, 0.2, 0.9, 0.8), (-0.5, 899.5))
+    assert cells_data([]) == cells_data([[]]) == ""
+    read = json.loads(cells_data([[drawn], [drawn._replace(box=(0.25, 0.2, 0.9, 0.8))]]))
+    assert read["places"] == [[[0.1, 0.2, 0.9, 0.8, -0.5, 899.5]], [[0.25, 0.2, 0.9, 0.8, -0.5, 899.5]]]
+    (only,) = read["maps"]
+    assert np.shape(only["values"]) == (layers, count)
+    assert (only["steps"][0], only["lasts"][-1], only["end"]) == (0, 899, 900)
+    assert only["values"][0] == only["lasts"], "the largest of each cell is the last"

@@ -91,9 +91,9 @@ def test_the_layer_of_the_finding_is_in_a_strip_of_many(tmp_path):
         tmp_path / "run", **depth("gradient_dead_fraction", [0.0] * 301), signals={"zero_inputs": zero_inputs(*shares)}
     )
     strip = screen(run, gatdiag.diagnose(run)).strip
-    assert len(strip.cells) == 151
+    assert len(strip.cells) == 80
     assert [cell.layer for cell in strip.cells if cell.distance == "far"] == ["convs.87"]
-    assert strip.summary == "1 of 301 layers above the threshold (of every 2 the one furthest out is shown)"
+    assert strip.summary == "1 of 301 layers above the threshold (80 are shown, of neighbors the one furthest out)"
 
 
 @pytest.mark.parametrize(("growth", "is_flagged"), [(13.0, False), (31.0, True)])

@@ -11,6 +11,7 @@ import pytest
 
 import gatdiag
 from gatdiag.figures import figures_for
+from gatdiag.figures.rendering import Picture
 from gatdiag.page import plots
 from gatdiag.page.plots import figure_block
 from tests.page.builder import build, contrast
@@ -73,9 +74,8 @@ def test_large_data_are_not_in_the_page(run, figure, monkeypatch):
 
 def test_a_large_drawing_becomes_a_picture_if_that_is_smaller(run, figure, monkeypatch):
     monkeypatch.setattr(plots, "LARGE_SVG", 0)
-    monkeypatch.setattr(
-        plots, "render", lambda *_, format, **__: b"<svg>" + b" " * 9000 + b"</svg>"[:6] if format == "svg" else b"png"
-    )
+    contents = {"svg": b"<svg>" + b" " * 9000 + b"</svg>", "png": b"png"}
+    monkeypatch.setattr(plots, "picture", lambda *_, format="svg", **__: Picture(contents[format], []))
     made = figure_block(replace(figure, title='"quoted"'), [run], "here")
     assert made.drawing.startswith('<img class="plot single" alt="&#34;quoted&#34;" src="data:image/png;base64,')
 
@@ -96,7 +96,7 @@ def test_a_figure_that_fails_says_so_in_its_place(run, figure, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("<b>")
 
-    monkeypatch.setattr(plots, "render", fail)
+    monkeypatch.setattr(plots, "picture", fail)
     with pytest.warns(UserWarning, match="^gatdiag: .*unchanged_fraction"):
         made = figure_block(figure, [run], "here")
     assert made.drawing == "<p>This figure could not be drawn: ZeroDivisionError(&#39;&lt;b&gt;&#39;)</p>"

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 import gatdiag
 from gatdiag.page.screen import screen, shown_column
+from gatdiag.page.sections import run_sections
 from gatdiag.quantities import HEALTHY
 from tests.page.builder import NO_LAYERS, build
 
@@ -55,11 +57,24 @@ def test_the_facts_of_the_training_are_there_once(tmp_path):
 
 def test_layers_are_told_by_their_distance_from_healthy_ones(tmp_path):
     low, high = HEALTHY["parameters.relative_gradient_norm"]
-    values = [[low * 2, low / 5, low / 1e3, high * 100, np.nan]] * 40
+    values = [[low * 2, low / 5, low / 1e3, high * 100, np.nan, np.inf]] * 40
     strip = shown(build(tmp_path / "run", logged=STUCK, weights={"relative_gradient_norm": values})).strip
-    assert [cell.distance for cell in strip.cells] == ["inside", "near", "far", "far", "unmeasured"]
-    assert [cell.layer for cell in strip.cells] == [f"convs.{place}" for place in range(5)]
-    assert strip.summary == "3 of 5 layers outside of it"
+    assert [cell.distance for cell in strip.cells] == ["inside", "near", "far", "far", "broken", "broken"]
+    assert [cell.layer for cell in strip.cells] == [f"convs.{place}" for place in range(6)]
+    assert [cell.value for cell in strip.cells[-2:]] == ["NaN or infinite", "∞"]
+    assert strip.summary == "3 of 6 layers outside of it, 2 NaN or infinite"
+    assert [distance for distance, _ in strip.legend] == ["inside", "near", "far", "broken"]
+
+
+@pytest.mark.parametrize("is_nan", [True, False])
+def test_a_broken_layer_is_not_one_whose_value_is_divided_by_zero(tmp_path, is_nan):
+    layers = {"output_norm": np.full((40, 2), np.nan if is_nan else 0.0), "relative_mu": np.full((40, 2), np.nan)}
+    diagnosis = gatdiag.diagnose(build(tmp_path / "run", logged=STUCK, layers=layers))
+    about = replace(diagnosis.verdict, code="depth-oversmoothing", column="layers.relative_mu", line=0.01)
+    strip = screen(gatdiag.load(tmp_path / "run"), replace(diagnosis, findings=(about,))).strip
+    assert {cell.distance for cell in strip.cells} == {"broken" if is_nan else "unmeasured"}
+    assert {cell.value for cell in strip.cells} == {"NaN or infinite" if is_nan else "output is zero"}
+    assert strip.summary == ("all layers NaN or infinite" if is_nan else "0 of 2 layers NaN or infinite")
 
 
 def test_the_strip_shows_what_the_verdict_is_about_when_it_was_seen(tmp_path):
@@ -74,7 +89,7 @@ def test_the_strip_shows_what_the_verdict_is_about_when_it_was_seen(tmp_path):
     assert strip.when == "at step 0"
     assert [cell.distance for cell in strip.cells] == ["far", "far", "far", "inside"]
     assert strip.summary == "3 of 4 layers below the threshold"
-    assert strip.cells[0].value == "1.00\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10⁻¹¹"
+    assert strip.cells[0].value == "1\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10⁻¹¹"
 
 
 @pytest.mark.parametrize(("column", "line"), [("layers.effective_rank", 3.0), ("layers.effective_rank", None)])
@@ -118,4 +133,16 @@ def test_gradients_may_be_small_in_a_training_that_trained(tmp_path, last, summa
 
 def test_a_strip_of_many_layers_stays_narrow(tmp_path):
     run = build(tmp_path / "run", logged=LOSS, weights={"relative_gradient_norm": np.full((40, 450), 1e-2)})
-    assert len(shown(run).strip.cells) == 150
+    assert len(shown(run).strip.cells) == 80
+
+
+def test_each_cell_of_a_strip_has_its_line_in_the_chart(tmp_path):
+    norms = np.full((40, 203), 1e-2)
+    norms[:, [17, 101]] = 1e-9
+    other = np.full((40, 203), 0.5)
+    run = build(tmp_path / "run", logged=LOSS, weights={"relative_gradient_norm": norms}, layers={"relative_mu": other})
+    (section,) = run_sections([run])
+    cells = section.screen.strip.cells
+    assert {"convs.17", "convs.101"} < {cell.name for cell in cells}
+    for quantity in json.loads(section.chart):
+        assert quantity["layers"] == [cell.name for cell in cells]

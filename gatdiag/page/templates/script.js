@@ -40,6 +40,7 @@
     n: { kind: "broken", words: "NaN" }, p: { kind: "broken", words: "∞" }, m: { kind: "broken", words: "−∞" },
     o: { kind: "o", words: "output is zero" }, g: { kind: "g", words: "gradient is zero" },
   };
+  const inWords = (value) => (value === null ? "not measured" : NO_NUMBERS[value]?.words ?? number(value));
   const MARKS = {
     broken: { sign: "✕", color: "#d81b60", isTop: true, words: "NaN or infinite" },
     zero: { sign: "▾", words: "exactly 0" }, below: { sign: "▿", words: "below 0" },
@@ -129,9 +130,7 @@
         nearest = series ?? nearest;
         const at = u.cursor.idx;
         if (!nearest || at == null) return;
-        const value = values[nearest - 1][at];
-        const text = value === null ? "not measured" : NO_NUMBERS[value]?.words ?? number(value);
-        told.textContent = `${layers[nearest - 1]}, step ${steps[at].toLocaleString("en")}: ${text}`;
+        told.textContent = `${layers[nearest - 1]}, step ${steps[at].toLocaleString("en")}: ${inWords(values[nearest - 1][at])}`;
       };
       const alone = (u, one) => {
         const data = u.data[one];
@@ -153,8 +152,10 @@
       }, [steps, ...values.map((row) => row.map(height))], place);
     };
     const choose = () => {
+      const kept = current?.layers[layer.value - 1];
       current = quantities[quantity.value];
       options(layer, ["all", ...current.layers]);
+      layer.value = String(current.layers.indexOf(kept) + 1);
       log.checked = current.log;
       told.textContent = "";
       draw();
@@ -164,6 +165,10 @@
     choose();
     addEventListener("resize", () => fold.open && plot.setSize({ width: fold.clientWidth, height: 320 }));
     return (name) => {
+      if (!current.layers.includes(name)) {
+        quantity.value = String(quantities.findIndex((one) => one.layers.includes(name)));
+        choose();
+      }
       layer.value = String(current.layers.indexOf(name) + 1);
       draw();
     };
@@ -180,6 +185,33 @@
         fold.scrollIntoView({ block: "nearest" });
       });
     }
+  }
+
+  // A heat map is an image: the cell under the pointer is named.
+  for (const frame of document.querySelectorAll("[data-cells]")) {
+    const [image, narrow] = ["img", "source"].map((kind) => frame.querySelector(kind));
+    const told = document.createElement("output");
+    const rest = "Point at a cell to read its layer, step and value.";
+    let read;
+    const cell = (event) => {
+      read ??= JSON.parse(frame.dataset.cells);
+      const box = image.getBoundingClientRect();
+      const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+      const places = read.places[narrow && matchMedia(narrow.media).matches ? 1 : 0];
+      const one = places.findIndex(([left, top, right, bottom]) => left <= x && x < right && top <= y && y < bottom);
+      if (one < 0) return rest;
+      const [left, top, right, bottom, low, high] = places[one];
+      const { layers, steps, lasts, end, values } = read.maps[one];
+      const step = low + ((x - left) / (right - left)) * (high - low) + 0.5;
+      const at = step < end ? steps.findLastIndex((first) => first <= step) : -1;
+      if (at < 0) return rest;
+      const layer = Math.floor(((y - top) / (bottom - top)) * layers.length);
+      const [first, last] = [steps[at], lasts?.[at] ?? steps[at]].map((number) => number.toLocaleString("en"));
+      return `${layers[layer]}, ${first === last ? "step" : "steps"} ${first}${first === last ? "" : ` to ${last}`}: ${inWords(values[layer][at])}`;
+    };
+    told.textContent = rest;
+    frame.append(told);
+    for (const kind of ["pointermove", "pointerdown"]) image.addEventListener(kind, (event) => { told.textContent = cell(event); });
   }
 
   // The layers of a strip, by keyboard: one stop of the tab key, arrows within, Enter as a click. What has the focus is named.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatdiag.diagnosis.wording import MINUS, TIMES, number, percent
+from gatdiag.diagnosis.wording import MINUS, TIMES, describe_range, number, percent, plain
 
 DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
@@ -32,3 +32,7 @@ def test_what_is_no_number_is_said():
 def test_a_part_is_never_called_all_or_nothing():
     assert not {percent(fraction) for fraction in (1e-9, 5e-4, 0.9994, 1 - 1e-12)} & {"0%", "100%"}
     assert [percent(value) for value in (0, 1, 0.5, -0.25, math.nan)] == ["0%", "100%", "50%", f"{MINUS}25%", "NaN"]
+
+
+def test_a_range_is_written_as_numbers_are():
+    assert plain(describe_range(1e-5, 3.0)) == f"1 {TIMES} 10⁻⁵ to 3"

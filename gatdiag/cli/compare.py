@@ -131,7 +131,7 @@ def _label(row: Mapping[Hashable, Any]) -> str:
 def _in_digits(value: float | None, digits: int) -> str:
     from gatdiag.diagnosis.wording import number, plain
 
-    return "" if value is None or math.isnan(value) else plain(number(value, digits))
+    return "" if value is None else plain(number(value, digits))
 
 
 def _describe(row: Mapping[Hashable, Any]) -> str:

@@ -49,6 +49,7 @@ MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height 
     "below": ("v", "#000000", "outside the axis range", 0.02),
 }
 HEALTHY_RANGE = "nine in ten layers of healthy trainings"  # what a green band is called
+_DOTTED = 40  # layers whose dots on a line can be told apart
 _MARKED, _MARKED_LAYERS = 30, 150  # marks of a kind per line over steps, and over layers, of which none is left out
 _MOST_RANKS = 8  # rows of marks at an edge
 _LEAST_SPAN = 0.005  # of the values' size, covered by a linear axis, so that rounding errors look flat
@@ -327,6 +328,11 @@ def _layer_ticks(names: Sequence[str], limit: int) -> tuple[range, list[str], st
 
 def _is_rotated(labels: Sequence[str], letters: int) -> bool:
     return max(map(len, labels), default=0) * len(labels) > letters
+
+
+def layer_dots(count: int, size: float) -> dict[str, Any]:
+    """Style of the dots of a line over layers; without them where they would touch."""
+    return {"marker": ".", "markersize": size} if count <= _DOTTED else {}
 
 
 def layer_names(table: pd.DataFrame) -> list[str]:

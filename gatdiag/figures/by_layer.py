@@ -16,6 +16,7 @@ from gatdiag.figures.axes import (
     add_legend_below,
     draw_lines,
     layer_axis,
+    layer_dots,
     layer_label_height,
     layer_names,
 )
@@ -94,7 +95,7 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
         if label not in marked_only:
             style["label"] = plain_text(label, 60)
         ordered = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)
-        curves.append((ordered, {**style, "marker": ".", "markersize": 4}))
+        curves.append((ordered, {**style, **layer_dots(len(names), 4)}))
     is_log, known = quantity.is_over_orders, table["value"]
     scale: dict[str, Any] = {"log": is_log, "include": () if is_log else (0.0, 1.0)}
     if is_log and column in HEALTHY and not (known > 0).any():  # zeros are marked below the range
@@ -107,8 +108,9 @@ def draw(table: pd.DataFrame, figure: Canvas) -> None:
     last = curves[-1][0]
     marked = last[last["is_concerned"] & ~last["value"].between(low, high)]
     if 0 < len(marked) < len(names):
+        size = 8 if layer_dots(len(names), 4) else 3
         (ring,) = axes.plot(
-            marked["place"], marked["value"].clip(*axes.get_ylim()), "o", markersize=8, markerfacecolor="none",
+            marked["place"], marked["value"].clip(*axes.get_ylim()), "o", markersize=size, markerfacecolor="none",
             color=COLORS[1], label="layers of the finding", clip_on=False,
         )  # fmt: skip
         entries.append(ring)

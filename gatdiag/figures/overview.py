@@ -203,7 +203,7 @@ OVERVIEW = Figure(
     title="Overview: loss, gradients, smoothing and balance by layer",
     caption=_text(_CAPTIONS, _CAPTIONS.keys() - {_ROWS}),
     interpretation=_text(_READ, _READ.keys() - {_ROWS}),
-    equation=equations(*dict(_MAPS.values())),
+    equation=f"{equations(*dict(_MAPS.values()))}; ‖W‖² = ‖W‖_F² / number of neurons",
     paper=f"{GATS}; {TAMING}",
     group="overview",
     needs=("steps.loss", *dict(_MAPS.values())),

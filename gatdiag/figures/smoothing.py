@@ -15,6 +15,7 @@ from gatdiag.figures.axes import (
     add_legend_below,
     draw_lines,
     layer_axis,
+    layer_dots,
     layer_label_height,
     layer_lines,
     layer_names,
@@ -106,7 +107,7 @@ def draw_smoothing_by_layer(table: pd.DataFrame, figure: Canvas) -> None:
     names = layer_names(table)
     steps = sorted(table["step"].unique())
     colors = dict(zip(steps, ordered_colors(len(steps)), strict=True))
-    marker = {"marker": ".", "markersize": 3} if len(names) <= 40 else {}
+    marker = layer_dots(len(names), 3)
 
     def curves(part: pd.DataFrame) -> list[Curve]:
         part = part.sort_values("layer").assign(place=lambda of: of["layer"].cat.codes)

@@ -68,14 +68,17 @@ def cells_data(pictures: Sequence[Sequence[PlacedMap]]) -> str:
         pictures: The heat maps of the figure, as they are in each of the pictures of it, which differ in width.
 
     Returns:
-        "maps", for each its layers, the steps at which its cells begin (of many cells some), the last steps that they
-        stand for (null: each stands for one), where the last cell ends, and for each layer its values, as in
-        `chart_data`; and "places", for each picture the box of each map and the limits of its steps.
+        "layers", the lists of layers that occur; "maps", for each the place of its list, the steps at which its cells
+        begin (of many cells some), the last steps that they stand for (null: each stands for one), where the last cell
+        ends, and for each layer its values, as in `chart_data`; and "places", for each picture the box of each map and
+        the limits of its steps.
     """
     if not pictures or not pictures[0]:
         return ""
     places = [[[*(round(one, 5) for one in (*drawn.box, *drawn.steps))] for drawn in maps] for maps in pictures]
-    return _json({"maps": [*map(_cells, pictures[0])], "places": places})
+    names = [*dict.fromkeys(tuple(drawn.names) for drawn in pictures[0])]
+    maps = [_cells(drawn) | {"layers": names.index(tuple(drawn.names))} for drawn in pictures[0]]
+    return _json({"layers": [[short(str(layer)) for layer in each] for each in names], "maps": maps, "places": places})
 
 
 def _cells(drawn: PlacedMap) -> dict[str, Any]:
@@ -88,7 +91,6 @@ def _cells(drawn: PlacedMap) -> dict[str, Any]:
     shown = columns.iloc[kept]
     is_one = shown["recorded"] == 1
     return {
-        "layers": [short(str(layer)) for layer in names],
         "steps": shown["step"].tolist(),
         "lasts": None if is_one.all() else shown["step"].where(is_one, shown["until"] - 1).tolist(),
         "end": int(columns["until"].max()),

@@ -18,7 +18,7 @@ from gatdiag.diagnosis.wording import number
 from gatdiag.errors import InputError
 from gatdiag.names import join_names, one_line, replace_invisible, short
 from gatdiag.page.sections import RunSection, comparison, run_sections
-from gatdiag.page.tables import Table, cell_text, sort_key, table_of_quantities
+from gatdiag.page.tables import Table, cell_text, table_of_quantities
 from gatdiag.run import Run, load
 from gatdiag.run.files import atomic_write
 
@@ -177,7 +177,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell_text, "number": number, "sort_key": sort_key}
+    environment.filters |= {"cell": cell_text, "number": number}
     return environment
 
 

@@ -69,11 +69,6 @@ def cell_text(cell: Cell) -> str:
     return number(cell)
 
 
-def sort_key(cell: float | None) -> str:
-    """A number for JavaScript to sort by; missing values sort last."""
-    return "NaN" if cell is None else f"{cell:.6g}".replace("inf", "Infinity").replace("nan", "NaN")
-
-
 def run_tables(run: Run, anchor: str) -> list[Table]:
     """The non-empty tables of layers, gradients, parameters and laws, with their last recorded values."""
     tables = [

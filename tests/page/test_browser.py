@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import gatdiag
-from gatdiag.diagnosis.wording import number
+from gatdiag.diagnosis.wording import TIMES, number
 from gatdiag.page import sections
+from tests.diagnosis.test_wording import back
 from tests.page.builder import build
 from tests.run.synthetic import synthetic_run
 
@@ -39,7 +40,7 @@ const heads = (table) => [...table.tHead.rows[0].cells].map((cell) => cell.textC
 const table = [...document.querySelectorAll("table[data-sortable]")].find((one) => heads(one).includes("mu"));
 const buttons = [...table.tHead.querySelectorAll("button")];
 const column = heads(table).indexOf("mu");
-const values = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[column].dataset.value));
+const values = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
 const state = () => table.tHead.rows[0].cells[column].getAttribute("aria-sort");
 const found = { title: document.title, before: [values(), state()] };
 buttons[column].click(); found.up = [values(), state()];
@@ -190,8 +191,9 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     printed, console = browse(page, tmp_path, f"--window-size={width},900", "--dump-dom", "--timeout=20000")
     assert console == []
     found = json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
-    assert found["up"] == [sorted(found["before"][0]), "ascending"]
-    assert found["down"] == [sorted(found["before"][0], reverse=True), "descending"]
+    assert len({TIMES in text for text in found["before"][0]}) == 2, "numbers are written in both ways"
+    assert found["up"] == [sorted(found["before"][0], key=back), "ascending"]
+    assert found["down"] == [sorted(found["before"][0], key=back, reverse=True), "descending"]
     assert found["before"][1] == "none"
     chart = found["chart"]
     assert (chart["open"], chart["layer"], chart["drawn"]) == (True, chart["wanted"], 1)

@@ -79,6 +79,7 @@ def test_a_heat_map_has_a_bounded_number_of_values(layers, count):
     read = json.loads(cells_data([[drawn], [drawn._replace(box=(0.25, 0.2, 0.9, 0.8))]]))
     assert read["places"] == [[[0.1, 0.2, 0.9, 0.8, -0.5, 899.5]], [[0.25, 0.2, 0.9, 0.8, -0.5, 899.5]]]
     (only,) = read["maps"]
+    assert read["layers"][only["layers"]] == names
     assert np.shape(only["values"]) == (layers, count)
     assert (only["steps"][0], only["lasts"][-1], only["end"]) == (0, 899, 900)
     assert only["values"][0] == only["lasts"], "the largest of each cell is the last"

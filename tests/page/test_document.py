@@ -122,12 +122,10 @@ def test_every_figure_has_its_explanation_and_its_data(page, stuck):
         assert figure.title in labels
 
 
-def test_tables_have_heads_and_values_to_sort_by(page):
+def test_tables_have_heads_to_sort_by(page):
     reader = checked(page)
     assert {"col", "row"} == {*reader.values("scope")}
     assert len(reader.values("data-sortable")) == sum(name == "data-sortable" for _, name, _ in reader.attributes) > 2
-    for value in reader.values("data-value"):
-        float(value.replace("Infinity", "inf"))
 
 
 def test_hostile_names_stay_text(tmp_path, monkeypatch):

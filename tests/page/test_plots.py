@@ -1,4 +1,3 @@
-import base64
 import html
 import io
 import re
@@ -59,9 +58,9 @@ def test_no_line_and_no_letter_disappears_in_the_dark(page):
 
 def test_the_data_behind_it_are_those_of_the_figure(run, figure):
     made = figure_block(figure, [run], "here")
-    content = base64.b64decode(made.download.partition(",")[2])
+    content = unquote(made.download.partition(",")[2])
     wanted = gatdiag.figures.table(figure, [run]).reset_index(drop=True)
-    read = pd.read_csv(io.BytesIO(content))
+    read = pd.read_csv(io.StringIO(content))
     assert list(read.columns) == list(wanted.columns)
     pd.testing.assert_frame_equal(read, wanted, check_dtype=False, check_categorical=False, rtol=1e-5)
 

@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import gatdiag
 from gatdiag.page.screen import screen, shown_column
 from gatdiag.page.sections import run_sections
 from gatdiag.quantities import HEALTHY
-from tests.page.builder import NO_LAYERS, build
+from tests.page.builder import NO_LAYERS, build, contrast
 
 LOSS = {"loss": np.geomspace(2.0, 0.02, 40)}
 STUCK = {"loss": 2.0 + 0.001 * np.sin(np.arange(40))}
@@ -146,3 +148,10 @@ def test_each_cell_of_a_strip_has_its_line_in_the_chart(tmp_path):
     assert {"convs.17", "convs.101"} < {cell.name for cell in cells}
     for quantity in json.loads(section.chart):
         assert quantity["layers"] == [cell.name for cell in cells]
+
+
+def test_a_broken_cell_can_be_read_in_light_and_dark():
+    style = resources.files("gatdiag.page").joinpath("templates/style.css").read_text()
+    colors = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)}
+    for ground, ink in zip(colors["broken"], colors["paper"], strict=True):
+        assert contrast(ground, ink) >= 4.5

@@ -1,6 +1,5 @@
 """The page of a treatment, for each way in which one can end, and as `treat` writes it."""
 
-import base64
 import io
 import re
 from dataclasses import replace
@@ -147,8 +146,8 @@ def test_a_page_has_the_words_of_the_bands_and_the_evidence_before_and_after_wit
     assert finding.remedy in words
     assert "validation accuracy 0.3 → 0.9" in words
     assert re.findall('<span class="cell (.*?)" data-layer', top) == ["far"] * 3 + ["inside"] * 3
-    (data,) = re.findall('href="data:text/csv;charset=utf-8;base64,(.*?)"', top)
-    table = pd.read_csv(io.BytesIO(base64.b64decode(data)))
+    (data,) = re.findall('href="data:text/csv;charset=utf-8,(.*?)"', top)
+    table = pd.read_csv(io.StringIO(unquote(data)))
     assert table.groupby("curve", sort=False)["value"].median().to_dict() == {"before": 1e-8, "after": 1e-3}
     assert set(table["line"]) == {1e-5}
     assert "threshold" in unquote(top)  # drawn in the figure

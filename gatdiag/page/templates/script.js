@@ -201,7 +201,8 @@
       const one = places.findIndex(([left, top, right, bottom]) => left <= x && x < right && top <= y && y < bottom);
       if (one < 0) return rest;
       const [left, top, right, bottom, low, high] = places[one];
-      const { layers, steps, lasts, end, values } = read.maps[one];
+      const { steps, lasts, end, values } = read.maps[one];
+      const layers = read.layers[read.maps[one].layers];
       const step = low + ((x - left) / (right - left)) * (high - low) + 0.5;
       const at = step < end ? steps.findLastIndex((first) => first <= step) : -1;
       if (at < 0) return rest;
@@ -258,9 +259,13 @@
   addEventListener("resize", hint);
 
   const words = new Intl.Collator(undefined, { numeric: true });
+  const PLAIN = { "−": "-", "∞": "Infinity", "\u00a0×\u00a010": "e", ",": "" };
   const key = (row, column) => {
     const cell = row.cells[column];
-    return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent.trim();
+    const text = cell.textContent.trim();
+    if (!cell.matches("td:not(.t)")) return text;
+    const plain = text.replace(/[−∞,]|\u00a0×\u00a010/g, (found) => PLAIN[found]);
+    return Number(plain.replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]/g, (one) => "-0123456789"["⁻⁰¹²³⁴⁵⁶⁷⁸⁹".indexOf(one)]));
   };
   const missing = (value) => value === "" || Number.isNaN(value);
   const compare = (a, b) => {

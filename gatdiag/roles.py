@@ -1,6 +1,7 @@
-"""The roles of parameters, which are the same for all architectures."""
+"""The roles of parameters, which are the same for all architectures; kinds of layers."""
 
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 Role: TypeAlias = Literal[
     "feature weight", "attention vector", "bias", "edge weight", "norm scale", "norm shift", "other"
@@ -17,3 +18,14 @@ OTHER: Final[Role] = "other"  # gates, exponents, temperatures, mixing coefficie
 
 ROOT: Final = "(root)"  # name of the layer of the parameters that sit on the model itself
 STACKED: Final = ("GATConv", "GATv2Conv", "GCNConv", "Linear")  # layer kinds whose stack is recognized without inputs
+
+
+def is_conv(layer: Mapping[str, Any]) -> bool:
+    """True for a graph convolution, by the kind that the meta data of a run give.
+
+    Example:
+        >>> is_conv({"kind": "GATv2Conv"}), is_conv({"kind": "Conv2d"})
+        (True, False)
+    """
+    kind = str(layer.get("kind"))
+    return "Conv" in kind and not kind.startswith(("Conv1d", "Conv2d", "Conv3d"))

@@ -20,7 +20,7 @@ from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last
 from gatdiag.diagnosis.wording import describe_range
 from gatdiag.names import is_mask
 from gatdiag.quantities import HEALTHY, TableName
-from gatdiag.roles import FEATURE, ROOT
+from gatdiag.roles import FEATURE, ROOT, is_conv
 from gatdiag.run import Run
 from gatdiag.summary import (
     compared_score,
@@ -804,11 +804,6 @@ def _entropy(labels: Sequence[int]) -> float:
     rows = np.asarray(labels, float)
     share = rows[rows > 0] / rows.sum()
     return float(-(share * np.log(share)).sum()) if len(share) else math.nan
-
-
-def is_conv(layer: Mapping[str, Any]) -> bool:
-    """True for a graph convolution, by its kind."""
-    return "Conv" in str(layer.get("kind")) and not str(layer.get("kind")).startswith(("Conv1d", "Conv2d", "Conv3d"))
 
 
 def values_at_step(frame: pd.DataFrame, key: str, column: str, *, last: bool = False) -> dict[str, float]:

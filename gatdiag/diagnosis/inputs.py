@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, is_conv
+from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import OF_DATA, variable
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
 from gatdiag.names import is_mask, short
-from gatdiag.roles import ROOT
+from gatdiag.roles import ROOT, is_conv
 from gatdiag.summary import matrices
 
 _POSITIONS = Remedy(

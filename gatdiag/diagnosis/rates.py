@@ -1,7 +1,7 @@
 """Steps of the wrong size: learning rate, gradient clipping, weight decay."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -178,11 +178,17 @@ def _rate_too_large(facts: Facts, early: float, factor: float, severity: Severit
         threshold=f"Flagged above {threshold_text(*limits)}, or an overshoot above {threshold_text('overshoot')}.",
         severity=severity,
         steps=(0, min(_EARLY, facts.step_count) - 1),
-        column="parameters.update_ratio" if early > limit(limits[0]) else "",  # else the overshoot is too large
-        line=limit(limits[0]) if early > limit(limits[0]) else None,
+        **_shown(early, limits[0], factor),
         remedy=Remedy(*remedy.change_learning_rate(facts, better, guess).fixes, instead),
         falsified_by=f"With a learning rate of {better:g} the loss still jumps.",
     )
+
+
+def _shown(early: float, name: str, factor: float) -> dict[str, Any]:
+    """The quantity that shows too large a rate, and its threshold."""
+    if early > limit(name):
+        return {"column": "parameters.update_ratio", "line": limit(name)}
+    return {"column": "steps.overshoot", "line": limit("overshoot")} if factor > limit("overshoot") else {"column": ""}
 
 
 def _multiple_of_mean(facts: Facts, better: float) -> tuple[str, str]:
@@ -426,6 +432,8 @@ def check_clipping(facts: Facts) -> Finding | str | None:
         Evidence("gradient norm after over before clipping, median", left),
         *([of_decay] if is_outweighed else []),
         threshold=f"Flagged below {threshold_text('clip')}.",
+        line=limit("clip") * usual,  # of what is left of the usual gradient
+        beyond="below",
         steps=(0, facts.step_count - 1),
         remedy=Remedy(f"{fix}  # instead of your call, between loss.backward() and optimizer.step()"),
     )

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, is_conv
+from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.names import is_of_relation, join_names, short
+from gatdiag.roles import is_conv
 
 
 @cause(

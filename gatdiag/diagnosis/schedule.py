@@ -164,6 +164,7 @@ def _usable(facts: Facts, schedule: _Schedule, meant: float) -> float:
 
 
 def _finding(facts: Facts, schedule: _Schedule, text: str, title: str, rates: list[float]) -> Finding:
+    has_faded = schedule.relative[-1] < limit("faded")
     settings = {"value": rates[0]} | ({"rates": tuple(rates)} if len({*rates}) > 1 else {})
     return facts.finding(
         "lr-decays-too-fast",
@@ -174,6 +175,9 @@ def _finding(facts: Facts, schedule: _Schedule, text: str, title: str, rates: li
         title=title,
         threshold=f"Flagged from {threshold_text('mostly', 'faded')}; with fewer than {threshold_text('full-steps')}, "
         f"or if more than {threshold_text('cut-off')}.",
+        column="steps.learning_rate",
+        line=limit("faded") * schedule.meant[0] if has_faded else None,
+        beyond="below",
         steps=(0, facts.step_count - 1),
         remedy=Remedy(Action("constant_rate", settings), _CALLS),
     )

@@ -239,6 +239,8 @@ def check_cleared(facts: Facts) -> Finding | str | None:
         "their sum, which lags behind and oscillates.",
         Evidence("norm of the leftover gradient over that of the last step, median", float(np.median(stale))),
         threshold=f"Flagged above {threshold_text('stale')} in 90% of the steps.",
+        column="steps.stale_gradient",
+        line=limit("stale"),
     )
 
 

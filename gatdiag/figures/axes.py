@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatdiag.figures.style import (
     BROKEN,
+    COLORS,
     MUTED,
     Canvas,
     GivenAxes,
@@ -36,7 +37,7 @@ from gatdiag.figures.style import (
     width_inches,
 )
 from gatdiag.names import TIMES, ten_to
-from gatdiag.quantities import QUANTITIES
+from gatdiag.quantities import QUANTITIES, Side
 from gatdiag.run import Run
 from gatdiag.summary import evenly_spaced
 
@@ -186,6 +187,18 @@ def draw_lines(
         elif "label" in style and own:
             handles.append(_mark_handle("broken", str(style["label"]), own))
     return handles + mark_handles(needed, MUTED if has_own_marks else None)
+
+
+def threshold_line(axes: Axes, value: float, beyond: Side) -> Line2D:
+    """Draw a threshold; which side of it is flagged is in the label."""
+    return axes.axhline(
+        value,
+        color=COLORS[1],
+        linestyle=(0, (6, 2)),
+        linewidth=1.0,
+        zorder=1,
+        label=f"flagged {beyond} this threshold",
+    )
 
 
 def is_visible(axes: Axes, values: Floats) -> bool:

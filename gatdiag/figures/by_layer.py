@@ -19,6 +19,7 @@ from gatdiag.figures.axes import (
     layer_dots,
     layer_label_height,
     layer_names,
+    threshold_line,
 )
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
@@ -160,14 +161,7 @@ def _limits(axes: Axes, column: str, line: float | None, beyond: Side) -> Iterat
     if line is not None:
         beside = 1.5 if get_quantity(column).is_over_orders else 1.05
         bottom, top = min(bottom, line / beside), max(top, line * beside)
-        yield axes.axhline(
-            line,
-            color=COLORS[1],
-            linestyle=(0, (6, 2)),
-            linewidth=1.0,
-            zorder=1,
-            label=f"flagged {beyond} this threshold",
-        )
+        yield threshold_line(axes, line, beyond)
     axes.set_ylim(bottom, top)
 
 

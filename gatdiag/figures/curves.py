@@ -1,8 +1,10 @@
 """Learning curves: loss, scores and gradient norm of one run, and loss and score of several runs compared."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,12 @@ from gatdiag.figures.axes import (
     note,
     panels,
     step_axis,
+    threshold_line,
 )
 from gatdiag.figures.figure import Figure, axis_label, equations, tidy
 from gatdiag.figures.style import Canvas, category, is_wide, plain_text
 from gatdiag.names import join_names
+from gatdiag.quantities import Side, get_quantity
 from gatdiag.run import Run
 from gatdiag.summary import (
     UNNAMED,
@@ -50,30 +54,42 @@ _AMID_MARKS = (0.0, 0.04, 1.0, 0.91)  # where in the axes a legend hides no mark
 _POINTS = 150  # on a line that summarizes several runs
 _SPREAD = {"value": 0.5, "low": 0.0, "high": 1.0}  # column of that line -> quantile over the runs
 _SPLITS = {"val": "validation", "train": "training", "test": "test"}  # preferred first
-_NOT_SCORES = {  # panel -> column
-    "loss": "steps.loss",
-    axis_label("steps.gradient_norm"): "steps.gradient_norm",
-}
+_GRADIENT = "steps.gradient_norm"
+_OF_STEPS = (_GRADIENT, "steps.overshoot", "steps.learning_rate", "steps.stale_gradient")
+_NOT_SCORES = {"loss": "steps.loss", **{axis_label(column): column for column in _OF_STEPS}}  # panel -> column
+_WIDEST_LABEL = 20  # letters
+_LIKE_THRESHOLD = 1  # the category that looks like the line of a threshold
 
 
-def training_curves_data(run: Run, *, gradients: bool = True, metrics: bool = True) -> pd.DataFrame:
+def training_curves_data(
+    run: Run,
+    *,
+    gradients: bool = True,
+    metrics: bool = True,
+    column: str = "",
+    line: float | None = None,
+    beyond: Side = "above",
+) -> pd.DataFrame:
     """Every logged loss and score, and the gradient norm, each thinned so that spikes stay visible.
 
     Args:
         run: The run.
         gradients: Whether to add the gradient norm.
         metrics: Whether to add the scores.
+        column: A further quantity of steps, as "table.column".
+        line: A threshold of that quantity.
+        beyond: On which side of it values are flagged.
 
     Returns:
         panel ("loss", "gradient norm" or the kind of score, such as "accuracy" or "AUC"), name, step, value, low, high,
-        best_step (null if `watch` got no `best=`).
+        best_step (null if `watch` got no `best=`), line (null for other quantities) and beyond.
     """
     losses = [name for name in run.logged_names if "loss" in name.lower()]
-    loss, gradient = _NOT_SCORES
+    shown = dict.fromkeys(filter(None, [_GRADIENT if gradients else "", column]))
     names = {
-        loss: sorted(losses, key=lambda name: name != loss_name(run)),
+        "loss": sorted(losses, key=lambda name: name != loss_name(run)),
         **dict(islice(scores(run).items(), _MAX_KINDS if metrics else 0)),
-        gradient: _gradients(run) if gradients else [],
+        **{axis_label(one): _columns(run, one) for one in shown},
     }
     parts = [
         thin(logged_series(run, name)).assign(panel=panel, name=name)
@@ -81,11 +97,17 @@ def training_curves_data(run: Run, *, gradients: bool = True, metrics: bool = Tr
         for name in columns[:_MAX_LINES]
     ]
     table = tidy(parts, "panel", "name", "step", "value", "low", "high")
-    return table.assign(best_step=training_facts(run).best_step)
+    ends = np.where(
+        table["panel"] == (axis_label(column) if column else ""), math.nan if line is None else line, np.nan
+    )
+    return table.assign(best_step=training_facts(run).best_step, line=ends, beyond=beyond)
 
 
-def _gradients(run: Run) -> list[str]:
-    """The columns of the gradient norm; that before clipping only if it differs."""
+def _columns(run: Run, column: str) -> list[str]:
+    """The columns of a quantity of steps; of the gradient norm also that before clipping, if it differs."""
+    if column != _GRADIENT:
+        table, _, name = column.partition(".")
+        return [name] if table == "steps" and is_recorded(run, "steps", name) else []
     after, before = "gradient_norm", "gradient_norm_before_clipping"
     clipped = is_recorded(run, "steps", before) and not run.steps[before].equals(run.steps[after])
     return [column for column in (after, *([before] if clipped else [])) if is_recorded(run, "steps", column)]
@@ -105,28 +127,35 @@ def draw_training_curves(table: pd.DataFrame, figure: Canvas) -> None:
         if not len(part):
             note(axes, not_recorded(column))
             continue
+        line, beyond = part[["line", "beyond"]].iloc[0]
+        ends = [] if pd.isna(line) else [float(line)]
+        looks = [category(index) for index in range(_MAX_LINES + 1) if not ends or index != _LIKE_THRESHOLD]
         curves = [
-            (curve, {**category(index), "label": plain_text(_in_words(str(name)), 30)})
-            for index, (name, curve) in enumerate(part.groupby("name", sort=False))
+            (curve, {**look, "label": plain_text(_in_words(str(name)), 30)})
+            for look, (name, curve) in zip(looks, part.groupby("name", sort=False), strict=False)
         ]
         is_score = panel not in _NOT_SCORES
         share = (0.0, 1.0) if part["value"].max() <= 1 else ()  # not a percentage
-        include = share if is_score else (0.0,) if panel != "loss" else ()
+        include = (*(share if is_score else (0.0,) if panel != "loss" else ()), *ends)
         handles = draw_lines(axes, curves, log=False if is_score else None, include=include)
+        handles += [threshold_line(axes, end, beyond) for end in ends]
         if len(handles) > 1 or any(handle.get_linestyle() == "None" for handle in handles):
             axes.legend(handles=handles, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8,
                         loc="best", bbox_to_anchor=_AMID_MARKS)  # fmt: skip
         best = table["best_step"].iloc[0]
         if pd.notna(best) and is_score:
             axes.axvline(float(best), color="#888888", linewidth=0.7, linestyle=":", zorder=1)
-        axes.set_ylabel(panel)
+        axes.set_ylabel(fill(str(panel), _WIDEST_LABEL))
         step_axis(axes, table["step"])
 
 
 def _in_words(name: str) -> str:
     """What a logged value or a column is called in a legend."""
     split = next((words for split, words in _SPLITS.items() if split in name.lower().split("_")), "")
-    return split if split and kind_of_score(name) else in_words(name)
+    if split and kind_of_score(name):
+        return split
+    column = f"steps.{name}"
+    return get_quantity(column).label if column in _OF_STEPS else in_words(name)
 
 
 def _height(table: pd.DataFrame, width: float) -> float:
@@ -136,19 +165,20 @@ def _height(table: pd.DataFrame, width: float) -> float:
 
 _READ = {
     "loss": "If the loss stays where it started, the network does not train.",
-    axis_label("steps.gradient_norm"): "A gradient norm that is small from the start goes with that; if it falls as "
+    axis_label(_GRADIENT): "A gradient norm that is small from the start goes with that; if it falls as "
     "the loss does, training has converged.",
 }
 
 
 def _words(table: pd.DataFrame) -> tuple[str, str]:
-    loss, gradient = _NOT_SCORES
+    loss, gradient = "loss", axis_label(_GRADIENT)
     drawn = table.groupby("panel", sort=False)["name"].nunique()
     said = {loss: f"the logged loss{'es' if drawn.get(loss, 0) > 1 else ''}",
             gradient: "the norm of the gradient of all parameters together"}  # fmt: skip
+    said |= {panel: f"the {panel}" for panel in _NOT_SCORES if panel not in said}
     best = "; the best step is dotted" if not {*drawn.index} <= {*said} and table["best_step"].notna().any() else ""
     caption = join_names([said.get(str(panel), str(panel)) for panel in drawn.index])
-    return f"{caption[0].upper()}{caption[1:]}{best}.", " ".join(_READ[panel] for panel in said if panel in drawn)
+    return f"{caption[0].upper()}{caption[1:]}{best}.", " ".join(_READ[panel] for panel in _READ if panel in drawn)
 
 
 TRAINING_CURVES = Figure(
@@ -157,10 +187,10 @@ TRAINING_CURVES = Figure(
     caption="Logged losses and scores (accuracy, AUC, F1, ...), the best step dotted, and the norm of the gradient of "
     "all parameters together.",
     interpretation=" ".join(_READ.values()),
-    equation=equations("steps.gradient_norm"),
+    equation=equations(_GRADIENT),
     paper="",
     group="training",
-    needs=tuple(_NOT_SCORES.values()),
+    needs=("steps.loss", _GRADIENT),
     data=training_curves_data,
     draw_table=draw_training_curves,
     height=_height,

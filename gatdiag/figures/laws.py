@@ -135,7 +135,7 @@ CONSERVATION = Figure(
     title="Violation of the conservation law: delta",
     caption="For up to ten hidden layers, the largest |delta| over their neurons: by how much the law between a "
     "neuron's incoming and outgoing gradients is violated.",
-    interpretation="Zero up to rounding (about 1e-7 of its terms in float32), whatever the optimizer. A layer well "
+    interpretation="Zero up to rounding (about 10⁻⁷ of its terms in float32), whatever the optimizer. A layer well "
     "above that breaks the law: its activation is not homogeneous, or the gradients were modified.",
     equation=equations("neurons.delta"),
     paper=f"{GATS}, figures 2a and 2b",

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 
-from gatdiag.diagnosis.facts import is_conv
-from gatdiag.figures.axes import add_legend_below, draw_lines, layer_names, not_recorded, note, power_of_ten, step_axis
+from gatdiag.figures.axes import add_legend_below, draw_lines, layer_names, not_recorded, note, step_axis
 from gatdiag.figures.figure import GATS, TAMING, Figure, axis_label, equations, tidy
 from gatdiag.figures.heat import (
     HeatKind,
@@ -21,8 +20,9 @@ from gatdiag.figures.heat import (
     heat_table,
 )
 from gatdiag.figures.style import Canvas
+from gatdiag.names import number
 from gatdiag.quantities import HEALTHY
-from gatdiag.roles import ATTENTION, FEATURE
+from gatdiag.roles import ATTENTION, FEATURE, is_conv
 from gatdiag.run import Run
 from gatdiag.summary import (
     layer_series,
@@ -171,7 +171,7 @@ def _text(parts: Mapping[str, str], shown: Collection[str]) -> str:
     return " ".join(text for about, text in parts.items() if about in shown)
 
 
-_LOW, _HIGH = map(power_of_ten, HEALTHY[_GRADIENTS])
+_LOW, _HIGH = map(number, HEALTHY[_GRADIENTS])
 _CAPTIONS = {
     "loss": "Top: the training loss.",
     "relative gradient norm": "For each layer (first layer on top) and step, the relative gradient norm of the feature "
@@ -203,7 +203,8 @@ OVERVIEW = Figure(
     title="Overview: loss, gradients, smoothing and balance by layer",
     caption=_text(_CAPTIONS, _CAPTIONS.keys() - {_ROWS}),
     interpretation=_text(_READ, _READ.keys() - {_ROWS}),
-    equation=f"{equations(*dict(_MAPS.values()))}; ‖W‖² = ‖W‖_F² / number of neurons",
+    equation=f"{equations(_GRADIENTS, 'layers.relative_mu')}; c / ‖W‖², {equations('neurons.c')}, ‖W‖² = ‖W‖_F² / "
+    "number of neurons",
     paper=f"{GATS}; {TAMING}",
     group="overview",
     needs=("steps.loss", *dict(_MAPS.values())),

@@ -149,7 +149,7 @@ class _Words(NamedTuple):
 
 _CHANGED = _Words(
     "The share of weights that differ at all from those at initialization (pale), and that differ by more than 0.05 "
-    f"and 0.5 (darker): by relative change for feature weights of magnitude 1e-4 or more{{}}. {_TRAINED}",
+    f"and 0.5 (darker): by relative change for feature weights of magnitude 10⁻⁴ or more{{}}. {_TRAINED}",
     "In a network that trains, pale bars are full in all layers, including those in the middle: every weight moves. "
     "How dark they are depends on the rate and the length of the training{}. Short pale bars are layers that still "
     "have their initial weights.",
@@ -242,7 +242,7 @@ def _bands(axes: Axes, part: pd.DataFrame, color: str) -> None:
 
 _DISTRIBUTION = _Words(
     "For each layer, the change since initialization: relative to the trained weight for feature weights of magnitude "
-    "1e-4 or more{}. Box: quartiles; bar: median; whiskers: 5 and 95% quantiles; dash: maximum; triangle on the axis: "
+    "10⁻⁴ or more{}. Box: quartiles; bar: median; whiskers: 5 and 95% quantiles; dash: maximum; triangle on the axis: "
     f"median exactly 0. {_TRAINED}",
     "Layers whose median is orders of magnitude below the others have not trained. A relative change of 2 is a weight "
     "that flipped its sign.",

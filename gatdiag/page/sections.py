@@ -19,7 +19,6 @@ from gatdiag.summary import is_empty, is_of_checkpoints, lines_of_runs, results
 MAX_FULL_RUNS: Final = 6  # on one page; of more, these are shown with an overview, and none with all figures
 _BY_SEVERITY: Final[tuple[Tone, ...]] = ("failing", "degraded", "unknown", "healthy")
 _OVERVIEW, _BY_LAYER, _CURVES = "overview", "by_layer", "training_curves"
-_GRADIENT_NORM = "steps.gradient_norm"
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,12 @@ def _chart(run: Run, diagnosis: Diagnosis, shown: Screen) -> str:
 
 def evidence_figure(diagnosis: Diagnosis | None, about: str) -> tuple[str, dict[str, Any]]:
     """The name of the figure that shows what the verdict is about, and its options: over layers, or over steps."""
-    if diagnosis is None or not about:
-        is_of_gradient = diagnosis is not None and diagnosis.verdict.column == _GRADIENT_NORM
-        return _CURVES, {"gradients": is_of_gradient, "metrics": not is_of_gradient}
+    if diagnosis is None or not (about or diagnosis.verdict.column.startswith("steps.")):
+        return _CURVES, {"gradients": False}
     found = diagnosis.verdict
+    if not about:
+        threshold = {"column": found.column, "line": found.line, "beyond": found.beyond}
+        return _CURVES, {"gradients": False, "metrics": False} | threshold
     shown = {"column": about, "concerned": found.layers, "steps": found.steps, "line": found.line}
     return _BY_LAYER, shown | {"beyond": found.beyond, "over": found.over}
 

@@ -57,7 +57,7 @@ def test_it_appears_in_the_terminal_the_page_json_and_the_explanation(tmp_path):
     assert "it can learn each of them by heart" in (tmp_path / "page.html").read_text()
     explained = run(PACKAGE, "explain", "few-labels").stdout
     assert "Thousands of weights for each label that the loss sees" in explained
-    assert "2000: weights for each label; a GAT with 8 heads on Cora has 660" in explained
+    assert "2,000: weights for each label; a GAT with 8 heads on Cora has 660" in explained
     assert "few-labels" in run(PACKAGE, "explain").stdout
 
 

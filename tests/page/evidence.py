@@ -25,7 +25,7 @@ def disagreements(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     """Where strip, figure and text of a verdict contradict each other."""
     verdict, shown = diagnosis.verdict, screen(run, diagnosis)
     if verdict.line is not None and not shown.about:
-        yield f"the threshold of {verdict.line:g} is not drawn"
+        yield from _over_steps(run, diagnosis)
     if not shown.about or shown.strip is None:
         return
     name, options = evidence_figure(diagnosis, shown.about)
@@ -46,6 +46,17 @@ def disagreements(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     if verdict.line is not None:
         yield from _beyond(verdict, values, cells)
         yield from _quoted(verdict, values, shown.strip.healthy)
+
+
+def _over_steps(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
+    verdict = diagnosis.verdict
+    name, options = evidence_figure(diagnosis, "")
+    drawn = table(name, [run], **options)
+    part = drawn[drawn["line"].notna()]
+    if {*part["line"]} != {verdict.line} or {*part["beyond"]} != {verdict.beyond}:
+        yield f"the threshold of {verdict.line:g} is not drawn"
+    elif not ((part["value"] > verdict.line) == (verdict.beyond == "above")).any():
+        yield "no step is beyond the threshold"
 
 
 def _quoted(verdict, values, healthy) -> Iterator[str]:

@@ -9,7 +9,7 @@ import gatdiag
 from gatdiag.diagnosis import CAUSES
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Finding
-from gatdiag.figures import FIGURES, table
+from gatdiag.figures import FIGURES, plot, table
 from gatdiag.page.screen import screen
 from gatdiag.page.sections import evidence_figure
 from tests.diagnosis.test_causes import CASES, STEPS, depth, gains, logged, still
@@ -123,3 +123,33 @@ def test_clipping_is_shown_by_the_norm_of_the_gradient_before_and_after(tmp_path
     name, options = evidence_figure(diagnosis, screen(run, diagnosis).about)
     drawn = table(next(one for one in FIGURES if one.name == name), [run], **options)
     assert {"gradient_norm", "gradient_norm_before_clipping"} <= {*drawn["name"]}
+
+
+LIMITS = {"steps.overshoot": 2.0, "steps.learning_rate": 1e-4, "steps.stale_gradient": 0.5, "steps.gradient_norm": 0.1}
+OVER_STEPS = {
+    "steps.overshoot": {
+        "logged": {"loss": np.geomspace(2.0, 2e3, STEPS), "overshoot": np.full(STEPS, 3.0)},
+        "weights": {name: still([value] * 2) for name, value in (PACES | {"update_ratio": 0.1}).items()},
+    },
+    "steps.learning_rate": logged(learning_rate=np.geomspace(1e-2, 1e-9, STEPS)),
+    "steps.stale_gradient": logged(stale_gradient=np.ones(STEPS)),
+    "steps.gradient_norm": logged(
+        gradient_norm=np.full(STEPS, 1e-4), gradient_norm_before_clipping=np.full(STEPS, 1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("column", OVER_STEPS)
+def test_a_finding_about_steps_is_shown_with_its_threshold(tmp_path, column):
+    run = build(tmp_path / "run", **OVER_STEPS[column])
+    diagnosis = gatdiag.diagnose(run)
+    assert (diagnosis.verdict.column, diagnosis.verdict.line) == (column, pytest.approx(LIMITS[column]))
+    assert not [*disagreements(run, diagnosis)]
+    name, options = evidence_figure(diagnosis, screen(run, diagnosis).about)
+    *_, axes = plot(name, run, **options).axes
+    (line,) = [line for line in axes.get_lines() if line.get_label().startswith("flagged ")]
+    assert [*line.get_ydata()] == [diagnosis.verdict.line] * 2
+    assert axes.get_ylim()[0] < diagnosis.verdict.line < axes.get_ylim()[1]
+    assert line.get_label() in [text.get_text() for text in axes.get_legend().get_texts()]
+    looks = [(curve.get_color(), curve.get_linestyle()) for curve in axes.get_lines()]
+    assert len({color for color, _ in looks}) == len(looks), "the threshold looks like no curve"

@@ -80,6 +80,8 @@ if (cells.length) {
   found.chart.kept = layer.selectedOptions[0].text;
   found.chart.drawn = fold.querySelectorAll("canvas").length;
 }
+scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
+found.contents = document.querySelector("header nav").getBoundingClientRect().top >= 0;
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 found.loaded = performance.getEntriesByType("resource").map((one) => one.name).filter((name) => !/^data:/.test(name));
 found.focusable = [...document.querySelectorAll("a, button, [tabindex='0']")].every((one) => one.tabIndex >= 0);
@@ -108,11 +110,14 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 };
 (async () => {
 const fold = document.querySelector("details[data-chart]");
+const [shown] = JSON.parse(fold.dataset.chart);
+const part = Object.fromEntries(["layers", "colors", "values"].map((name) => [name, shown[name].slice(0, 1)]));
+fold.dataset.chart = JSON.stringify([shown, { ...shown, ...part, label: "of the first layer alone" }]);
 fold.open = true;
 fold.dispatchEvent(new Event("toggle"));
 await null;
 const written = [...drawn];
-const layer = fold.querySelectorAll("select")[1];
+const [quantity, layer] = fold.querySelectorAll("select");
 layer.selectedIndex = 1;
 layer.dispatchEvent(new Event("change"));
 await null;
@@ -124,6 +129,10 @@ const told = [3, 12].map((step) => {
   return fold.querySelector("output").textContent;
 });
 const found = { drawn: written, key: fold.lastChild.textContent, told };
+quantity.selectedIndex = 1;
+quantity.dispatchEvent(new Event("change"));
+document.querySelectorAll(".strip .cell")[1].click();
+found.clicked = [quantity.selectedIndex, layer.selectedOptions[0].text];
 document.body.innerHTML = "<pre id='found'></pre>";
 document.getElementById("found").textContent = JSON.stringify(found);
 })();
@@ -200,6 +209,7 @@ def test_the_page_works_and_keeps_to_itself(report, tmp_path, which, width):
     assert chart["kept"] == chart["wanted"], "in another quantity"
     assert re.match(re.escape(chart["wanted"]) + r", step \d+: [\d.]+(\xa0\xd7\xa010[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?$", chart["told"])
     assert found["wide"] <= 0
+    assert found["contents"] == (width >= 1280), "are in sight at the end of the page, where there is room for them"
     assert len(found["stops"]) == 1 + which, "of the tab key, for each strip"
     assert which == 1 or found["focused"] == [chart["wanted"], "button", True]
     assert found["loaded"] == []
@@ -226,6 +236,7 @@ def test_the_chart_of_a_training_that_blows_up_can_be_read(tmp_path):
     assert found["drawn"].count("✕") == 20
     assert found["key"].startswith("Green: 1\xa0\xd7\xa010⁻⁵ to 3, as in healthy trainings.")
     assert "✕ NaN or infinite" in found["key"]
+    assert found["clicked"] == [0, "convs.1"], "the quantity that has the layer"
     assert found["told"] == ["convs.0, step 3: 7.15\xa0\xd7\xa010¹²", "convs.0, step 12: NaN"]
 
 

@@ -11,12 +11,12 @@ The packages and modules, from high to low level. Each may import those below it
     rehearsal      preflight(): diagnoses the first steps of a copy of the model
     watching       watch(): a recorder around a training loop, with or without a progress line
     page           runs -> one self-contained HTML page
-    figures        runs -> the papers' figures, as images and as data
     checkpoint     saved checkpoints -> a run, without executing anything in a file
     leakage        whether a model sees the tokens that it is to predict, asked of a copy
     remedies       changes to a model that make it train, and undo: initialization, rebalancing, normalizations
     recorder       a training loop -> a run, without changing the training
     diagnosis      runs -> findings with evidence; one failure mode per file; no torch
+    figures        runs -> the papers' figures, as images and as data
     summary        runs -> tables and facts for figures and reports
     laws           model -> its conservation laws, found by tracing; their values; c under real optimizers
     metrics        tensors -> numbers at one step; pure functions, one concept per file

@@ -56,6 +56,7 @@ def test_a_package_with_few_rooms_keeps_every_contract(broken_contracts):
         ({"structure.py": "def late():\n    import gatdiag.laws", "laws.py": ""}, ORDER),
         ({"errors.py": "import gatdiag.run", "run.py": ""}, ORDER),
         ({"odds_and_ends.py": ""}, ORDER),
+        ({"figures/overview.py": "import gatdiag.diagnosis", "diagnosis.py": ""}, ORDER),
         ({"run.py": "import torch"}, NO_TORCH),
         ({"figures/smoothing.py": "from torch_geometric.data import Data"}, NO_TORCH),
         ({"summary.py": "import gatdiag.metrics.norm", "metrics/norm.py": "import torch"}, NO_TORCH),

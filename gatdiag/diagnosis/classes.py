@@ -1,6 +1,7 @@
 """Classes: batches of one class each, weights of classes that follow their frequency, a class that the loss ignores."""
 
 import math
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -58,8 +59,15 @@ def check_sorted(facts: Facts) -> Finding | str | None:
         Evidence("rows of a batch, on average", float(rows.mean()), "rows"),
         threshold=f"Flagged from {threshold_text('pure-batches', 'whole-batch', 'batch-rows')}, and below "
         f"{threshold_text('sorted-chance')}.",
-        severity="warning" if facts.state in ("trained", "unknown") else None,
+        severity="note" if _takes_turns(facts) else "warning" if facts.state in ("trained", "unknown") else None,
     )
+
+
+def _takes_turns(facts: Facts) -> bool:
+    """The network learns, and classes alternate from step to step: no class is forgotten meanwhile."""
+    seen = [(one["step"], one["counts"]) for one in facts.signals["batch_labels"] if one["counts"]]
+    pairs = [(np.argmax(a), np.argmax(b)) for (i, a), (j, b) in pairwise(seen) if j == i + 1]
+    return facts.state == "partly" and bool(pairs) and np.mean([one != other for one, other in pairs]) >= 0.5
 
 
 def _chance(counts: Floats, shares: Floats) -> float:

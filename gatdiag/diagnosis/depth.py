@@ -1,7 +1,7 @@
 """Depth: gradients explode or vanish, rows become alike (oversmoothing) or multiples of one vector (rank collapse)."""
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from statistics import median_high
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ _OWN_WEIGHT = Remedy(
     "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # with a weight for the node itself; or fewer edges"
 )
 _RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
+_LITTLE = 0.97  # of the size of an output is left in each layer: a layer alone hardly shrinks it
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
 
@@ -174,7 +175,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
     if facts.is_learning:
         return None
     threshold = "vanish-alike" if facts.mixes_nodes and _alike(facts) else "vanish"
-    ratio = _ratio(grads[0], grads[-1])
+    ratio = _left_of_gradient(grads)
     if not 0 < ratio < limit(threshold):
         return None
     has_sigmoids = len(facts.signals.get("after_sigmoid", ())) > len(grads) / 2
@@ -193,6 +194,17 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         remedy=_RELU if has_sigmoids else _skips(facts),
         falsified_by="With ReLU instead of the sigmoids the learning curve is the same." if has_sigmoids else "",
     )
+
+
+def _left_of_gradient(grads: Sequence[float]) -> float:
+    """Gradient of the first layer's output over the last's; those that depth rounds to zero are left out."""
+    return _ratio(next((size for size in grads if size > 0), 0.0), grads[-1])
+
+
+def is_rounded_away(facts: Facts) -> bool:
+    """Depth shrinks the gradient until it is rounded to zero in the first layers, which no dead unit is needed for."""
+    grads = [size for size in facts.profile("output_gradient_norm").values() if math.isfinite(size)]
+    return len(grads) >= limit("deep") and grads[0] == 0 and 0 < _left_of_gradient(grads) < limit("vanish-alike")
 
 
 @cause(
@@ -302,9 +314,9 @@ def is_smoothed(facts: Facts) -> bool:
 
 
 def _keeps_size(facts: Facts) -> bool:
-    """Hidden outputs do not vanish with depth."""
+    """Hidden outputs do not vanish with depth, or over hundreds of layers hardly shrink in each."""
     norms = _hidden(facts, "output_norm")
-    return bool(norms) and norms[-1] > limit("norm-stays") * norms[0]
+    return bool(norms) and norms[-1] > min(limit("norm-stays"), _LITTLE ** len(norms)) * norms[0]
 
 
 def _describe_size(facts: Facts) -> str:

@@ -16,8 +16,8 @@ from gatdiag.diagnosis.causes import CAUSES, Cause
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import suit
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
-from gatdiag.diagnosis.training import Course, Floats, State, judge_course, last_level
-from gatdiag.diagnosis.wording import describe_range
+from gatdiag.diagnosis.training import Course, Floats, State, judge_by_scores, judge_course, last_level
+from gatdiag.diagnosis.wording import describe_range, number
 from gatdiag.names import is_mask
 from gatdiag.quantities import HEALTHY, TableName
 from gatdiag.roles import FEATURE, ROOT, is_conv
@@ -42,6 +42,9 @@ declare_limits(
         "few": Limit(10, "rows: of the clusters of one graph, rank and differences are small whatever the network is"),
         "together": Limit(0.5, "share of the recorded steps in which all optimizers move their parameters"),
         "spare-rows": Limit(0.1, "of an embedding's rows: tokens that are never a target"),
+        "separates-batch": Limit(0.7, "AUC on one batch, of whose few rare rows it may be 0.6 by chance"),
+        "task-changes": Limit(3, "times the first size of inputs, or number of rows, or one over it; usual: 1.2"),
+        "task-spoiled": Limit(1e4, "the same: data that are divided anew in each step change by more"),
         "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
     }
 )
@@ -241,9 +244,24 @@ class Facts:
         return bool(self.loss_graph.get("penalizes_weights") and last >= (1 - limit("fall")) * entropy)
 
     @property
+    def learns_nothing_of_labels(self) -> bool:
+        """The loss has other parts, and its cross-entropy is that of a constant prediction at the end."""
+        last, entropy = float(self.output.get("last_cross_entropy", math.nan)), _entropy(self._labels)
+        is_other = self.has_opponent or self.has_several_optimizers or self.predicts_tokens
+        if is_other or not last >= (1 - limit("fall")) * entropy > 0 or not self._has_other_parts(entropy):
+            return False
+        return not float(self.output.get("separation", math.nan)) > limit("separates")
+
+    @property
     def maximizes(self) -> bool:
         """An optimizer goes up the slope of what was logged as the loss."""
         return any(group.get("maximize") for group in self.groups)
+
+    @property
+    def maximizes_on_purpose(self) -> bool:
+        """The loss was low before it was maximized, as to find an attack or to forget, or another network opposes."""
+        is_low = self.first_loss < (1 - limit("begun")) * self.chance_loss
+        return self.maximizes and (is_low or self.has_opponent)
 
     @property
     def has_open_loss(self) -> bool:
@@ -355,7 +373,10 @@ class Facts:
             return math.nan
         if self.broadcast_loss > 0:
             return self.broadcast_loss
-        if not math.isnan(entropy := _entropy(self._labels)):
+        entropy = _entropy(self._labels)
+        if entropy == 0 and self.output.get("criterion") == "bce-logits":
+            return math.log(2) * self.loss_unit  # of pairs, of which the better one comes first
+        if not math.isnan(entropy):
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
         if (variance := self.target_variance) > _ROUNDING * self.first_loss and not self.has_open_loss:
             return variance
@@ -479,6 +500,9 @@ class Facts:
     @cached_property
     def course(self) -> Course:
         """How training went, and what shows it; see `judge_course`."""
+        return self._course_at_once() or self._course_by_kind() or self._course_by_loss()
+
+    def _course_at_once(self) -> Course | None:
         if self.is_preflight:
             return Course("untrained", "")
         if self.is_of_checkpoints:  # they show how far training came, but not whether it is over
@@ -486,14 +510,27 @@ class Facts:
             return Course("trained" if has_come_far else "unknown", "checkpoints hold no learning curve: record one")
         if not len(self.run.steps):
             return Course("unknown", "nothing was recorded")
-        if len(self.loss) and self.is_non_finite:
-            return Course("failing", "the loss became NaN or infinite")
-        if self.learns_nothing_but_a_penalty and self.step_count >= limit("steps"):
+        return Course("failing", "the loss became NaN or infinite") if len(self.loss) and self.is_non_finite else None
+
+    def _course_by_kind(self) -> Course | None:
+        """Of a loss that does not tell by its level alone."""
+        is_long = self.step_count >= limit("steps")
+        if self.learns_nothing_but_a_penalty and is_long:
             return Course("failing", "the loss but for the penalty on weights is that of a constant prediction")
+        if self.learns_nothing_of_labels and is_long:
+            what = (
+                f"the cross-entropy in the loss stays that of a constant prediction, {number(_entropy(self._labels))}"
+            )
+            return Course("failing", f"{what}: of the loss, only other parts fall, which may outweigh it")
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
         if self.maximizes:
-            return Course("unknown", "the optimizer maximizes it, and how high it can get is not known: log a score")
+            reason = "the optimizer maximizes it, and how high it can get is not known: log a score"
+            seen = self.score_shares if is_long and not self.maximizes_on_purpose else ()
+            return judge_by_scores(Course("unknown", reason), self.finite_loss, seen)
+        return None
+
+    def _course_by_loss(self) -> Course:
         known = (1.0,) if self.kept_progress >= limit("trained") else self.score_shares
         return judge_course(
             self.finite_loss,
@@ -505,7 +542,29 @@ class Facts:
             has_opponent=self.has_opponent,
             is_policy=self.is_policy,
             of_tokens=self.predicts_tokens,
+            tells_apart=self.tells_rare_apart,
+            changes=self.change_of_task,
         )
+
+    @property
+    def tells_rare_apart(self) -> bool:
+        """Most labels are of one class, and outputs tell it from the others, as far as click rates can be told."""
+        labels, separation = self._labels, float(self.output.get("separation", math.nan))
+        logged = min(self.auc_shares, default=math.nan)
+        is_told = separation > limit("separates-batch") or logged > 2 * limit("separates") - 1
+        return bool(is_told and max(labels, default=0) > limit("imbalance-share") * sum(labels))
+
+    @cached_property
+    def change_of_task(self) -> str:
+        """Why losses do not compare: inputs, or their number, change in training, or steps go down a rising loss."""
+        inputs = [one for one in (self.signals.get("input_sizes") or {}).values() if not one["rewritten"]]
+        if self.has_open_loss and any(_changes(one.get("rows", ())) for one in inputs):
+            return "the number of rows changes from step to step"
+        if any(_changes(one["sizes"]) for one in inputs):
+            return "the size of the inputs changes from step to step"
+        is_downhill = len(self.overshoot) >= limit("steps") and 0 < median(self.overshoot) < 1
+        rises = self.last_loss > (1 + limit("same-loss")) * self.first_loss
+        return "each step goes down its slope, so what the loss measures changes" if is_downhill and rises else ""
 
     @cached_property
     def path(self) -> float:
@@ -790,6 +849,15 @@ class Facts:
         series = series_of(self.run, "parameters.gain")
         first = last_values(series[series["step"] == series["step"].min()])
         return {layer["name"]: first[layer["name"]] for layer in self._used_layers if layer["name"] in first}
+
+
+def _changes(sizes: Sequence[float | None]) -> bool:
+    """The last ones are several times as large as the first ones, or as small, though not as data that are spoiled."""
+    known = [size for size in sizes if size]
+    if len(known) < max(len(sizes), limit("drift-sizes")):
+        return False
+    ratio = abs(math.log(median(known[-3:]) / median(known[:3])))
+    return math.log(limit("task-changes")) < ratio < math.log(limit("task-spoiled"))
 
 
 def _share_of_auc(values: Floats) -> float:

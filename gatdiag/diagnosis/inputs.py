@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts
-from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
+from gatdiag.diagnosis.facts import Facts, median
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import OF_DATA, variable
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
@@ -116,8 +116,14 @@ def check_constant(facts: Facts) -> Finding | None:
         Evidence(f"relative mu of the input {one['name']}", one["relative_mu"]),
         title="" if is_of_nodes else "All examples have the same features",
         threshold=f"Flagged below {threshold_text('input-constant')}.",
+        severity=_severity_of_constant(facts),
         remedy=None if is_of_nodes else Remedy(f"print({variable(one['name'])})  # find out where it is made"),
     )
+
+
+def _severity_of_constant(facts: Facts) -> Severity | None:
+    """A note for a network that learns: from edges, as those of molecules tell them apart by degrees and cycles."""
+    return "note" if facts.state == "partly" and facts.mixes_nodes else None
 
 
 def _embeds_one_row(facts: Facts, embedded: Mapping[str, Mapping[str, Any]]) -> Finding | None:
@@ -131,6 +137,7 @@ def _embeds_one_row(facts: Facts, embedded: Mapping[str, Mapping[str, Any]]) -> 
         "that was looked at, so that no example, or node, can be told from another.",
         Evidence("rows of ids that are the same", embedded[layer]["rows"], "rows"),
         title="All rows have the same ids",
+        severity=_severity_of_constant(facts),
         threshold=f"Exact, from {threshold_text('ids')} on.",
         layers=(layer,),
         remedy=Remedy("print(ids.unique(return_counts=True))  # ids: what is embedded; look at the vocabulary"),
@@ -175,10 +182,14 @@ def check_scale(facts: Facts) -> Finding | None:
         are_alike = one["largest_column"] < limit("alike-columns") * one["smallest_column"]
         is_usual = facts.state in ("trained", "unknown") or are_alike
         threshold = "input-huge" if is_usual else "input-large"
-        if min(one["largest_column"], _largest_given(facts, "largest_column")) > limit(threshold):
+        largest = min(one["largest_column"] * _later(facts, one["name"]), _largest_given(facts, "largest_column"))
+        if largest > limit(threshold):
             text = _describe_columns(one, are_alike=are_alike)
             size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])
-            return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}")
+            # below, networks that learn may have learned all there is, and of others labels may be wrong as well
+            weak: Severity = "note" if facts.state == "partly" else "warning"
+            severity = None if largest > limit("input-huge") or facts.is_preflight else weak
+            return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}", severity)
         is_small = max(one["row_norm"], _smallest_given_row(facts)) < limit("input-small")
         if one["row_norm"] > 0 and is_small and facts.state != "trained":
             text = (
@@ -317,11 +328,20 @@ def _edges_of_one_graph(facts: Facts, layers: tuple[str, ...]) -> Finding | None
     )
 
 
-def _scale(facts: Facts, name: str, text: str, size: Evidence, flagged: str) -> Finding:
+def _later(facts: Facts, name: str) -> float:
+    """The usual size of an input over that of the first one, if it becomes smaller, as noise does that is annealed."""
+    sizes = ((facts.signals.get("input_sizes") or {}).get(name) or {}).get("sizes") or ()
+    known = [math.inf if size is None else size for size in sizes]
+    return min(1.0, median(known) / known[0]) if known and known[0] > 0 and len(known) >= limit("drift-sizes") else 1.0
+
+
+def _scale(
+    facts: Facts, name: str, text: str, size: Evidence, flagged: str, severity: Severity | None = None
+) -> Finding:
     fix = _change(facts, Action("standardize_inputs", {"names": (name,)}))
     if name == "edge_weight":  # without a sign, as its sums are divided by
         fix = Remedy("data.edge_weight = data.edge_weight / data.edge_weight.mean()  # before training")
-    return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", remedy=fix)
+    return facts.finding("input-scale", text, size, threshold=f"Flagged {flagged}.", severity=severity, remedy=fix)
 
 
 @cause(
@@ -363,7 +383,7 @@ def check_changes(facts: Facts) -> Finding | str | None:
             remedy=Remedy(
                 f"{variable(name)} = {variable(name)} / scale  # once, before the loop, and not in it or in forward"
             ),
-            severity="note" if facts.state == "trained" else None,
+            severity="note" if facts.state == "trained" or (facts.state == "unknown" and not is_in_place) else None,
         )
     return None if known else "the model's inputs were not recorded"
 

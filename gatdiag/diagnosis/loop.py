@@ -1,11 +1,17 @@
 """The training loop around the model: no step, an optimizer made anew, parameters in two, overwritten weights."""
 
+import math
+from typing import Final
+
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts
+from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.training import noise
 from gatdiag.names import join_names, short
+
+_AROUND: Final = 3  # losses before and after weights were written
 
 
 def _needs_the_loop(facts: Facts) -> str:
@@ -112,6 +118,8 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
     found = loop.get("overwritten") or {}
     if found.get("undone", 0) < limit("undone") or facts.state not in ("failing", "partly"):
         return None
+    is_rare = found["undone"] < limit("mostly") * found["compared"]
+    is_harmless = facts.state == "partly" and is_rare and _costs_nothing(facts, found["last_undone"])
     is_regular = found["undone"] >= limit("regular")
     until = found.get("last_compared", facts.step_count) if is_regular else facts.step_count
     if found["last_undone"] < limit("lately") * until:
@@ -124,8 +132,17 @@ def check_overwritten(facts: Facts) -> Finding | str | None:
         Evidence("times that steps were undone", found["undone"]),
         Evidence("times that weights changed between steps", found["changed"]),
         threshold=f"Flagged from {threshold_text('undone')}, the last one after {threshold_text('lately')}.",
+        severity="note" if is_harmless else None,
         steps=(found["first_undone"], found["last_undone"]),
     )
+
+
+def _costs_nothing(facts: Facts, step: int) -> bool:
+    """The loss is as low after weights were written as before: these were the best ones, or an average over clients."""
+    before, after = facts.loss[facts.loss.index < step], facts.loss[facts.loss.index >= step]
+    rise = median(after.to_list()[:_AROUND]) - median(before.to_list()[-_AROUND:])
+    error = 1.25 * noise(facts.finite_loss) * math.sqrt(2 / _AROUND)
+    return rise < limit("sigmas") * error
 
 
 @cause(

@@ -209,17 +209,25 @@ def check_unbounded(facts: Facts) -> Finding | str | None:
 
 
 def _flipped_sign(facts: Facts) -> Finding | None:
-    loss = facts.loss_graph
-    if not loss.get("multiple_of") or not loss.get("is_negative") or facts.maximizes:
+    """What is minimized is minus an error, or what is maximized is one: a cross-entropy, or any that has diverged."""
+    loss, is_up = facts.loss_graph, facts.maximizes
+    kind = str(loss.get("multiple_of") or "")
+    is_sure = not is_up or kind.endswith("cross-entropy") or facts.is_non_finite
+    if not kind or not is_sure or bool(loss.get("is_negative")) == is_up or facts.maximizes_on_purpose:
         return None
+    if is_up and facts.state not in ("failing", "unknown"):
+        return None
+    what = f"maximized (maximize=True) is a {kind}" if is_up else f"minimized is a {kind} times a negative number"
+    fix = remedy.set_in_optimizer(facts, "maximize", False) if is_up else ""
     return facts.finding(
         "loss-unbounded",
-        f"What is minimized is a {loss['multiple_of']} times a negative number. It is never negative itself, so the "
-        "network learns to be as wrong as it can, and that has no end.",
+        f"What is {what}. It is never negative itself, so the network learns to be as wrong as it can, and that has no "
+        "end.",
         Evidence("loss at the end", facts.final_loss),
-        title="The sign of the loss is flipped",
-        threshold="Exact: the operations of the loss, and its sign.",
-        remedy=Remedy("loss = -loss  # before loss.backward(); or remove the minus from its definition"),
+        title="The loss is maximized" if is_up else "The sign of the loss is flipped",
+        threshold="Exact: the operations of the loss, its sign, and the direction of the optimizer.",
+        severity="warning" if is_up and facts.state == "unknown" else None,
+        remedy=Remedy(fix or "loss = -loss  # before loss.backward(); or remove the minus from its definition"),
         falsified_by="The loss is no such error, or falls to zero where predictions are right.",
     )
 
@@ -360,7 +368,8 @@ def check_imbalance(facts: Facts) -> Finding | str | None:
     if facts.state not in ("failing", "partly") or not limit("imbalance-share") < share < 1 or predicted < 1:
         return None
     separation = float(facts.output.get("separation", math.nan))
-    tells_apart = not separation <= limit("separates") or not facts.progress < limit("fall")
+    is_far = facts.tells_rare_apart or not facts.progress < limit("fall")
+    tells_apart = is_far or not separation <= limit("separates")
     if tells_apart and facts.state == "partly":
         return None  # it learns to tell rare ones, and only the threshold is to be chosen
     logged = [series.iloc[-1] for name in scores(facts.run).get("accuracy", ())

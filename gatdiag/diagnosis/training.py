@@ -31,7 +31,10 @@ STILL_FALLS: Final = "it still falls, and far enough if it goes on for as many s
 """End of the reason for a training that would fail if it ended here."""
 LEARNS: Final = "the network learns from its inputs, and how much more they can tell is not known"
 """End of the reason for a training of which little of the loss is gone, which noise in the data may explain."""
-TELLS_NOTHING: Final = ("mostly noise: log a score", "can get is not known: log a score", "play against each other")
+TELLS_NOTHING: Final = (
+    "mostly noise: log a score", "can get is not known: log a score", "do not compare: log a score",
+    "play against each other",
+)  # fmt: skip
 """Ends of the reasons for a training of which losses were logged, and show nothing."""
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -56,6 +59,8 @@ def judge_course(
     has_opponent: bool = False,
     of_tokens: bool = False,
     is_policy: bool = False,
+    tells_apart: bool = False,
+    changes: str = "",
 ) -> Course:
     """Judge a training whose losses are finite.
 
@@ -88,6 +93,8 @@ def judge_course(
         of_tokens: Targets are tokens of a text, whose entropy is the lowest loss, and not known.
         has_opponent: Another network is trained against this one, and the loss is about both.
         is_policy: The loss weighs likelihoods by rewards, and measures no error.
+        tells_apart: Outputs tell a rare class apart, whose entropy is hardly more than the lowest loss.
+        changes: Why losses of different steps do not compare; "" if they do. Then a clear change says nothing.
 
     Example:
         >>> judge_course(np.linspace(-3.0, -900.0, 200), 200).state, judge_course(np.linspace(2.0, 0.1, 200), 200).state
@@ -95,26 +102,35 @@ def judge_course(
     """
     if not len(losses):
         missing = Course("unknown", "no loss was logged: call recorder.log(loss=...) in the loop")
-        return _with_scores(missing, losses, scores)
+        return judge_by_scores(missing, losses, scores)
     if steps < limit("steps"):
         were = "steps were" if steps > 1 else "step was"
         return Course("unknown", f"only {steps} {were} recorded, and {limit('steps'):g} are needed")
     if len(losses) == 1:
-        return _with_scores(Course("unknown", "the loss was logged only once"), losses, scores)
+        return judge_by_scores(Course("unknown", "the loss was logged only once"), losses, scores)
     course = _against_chance(losses, chance, path, of_tokens=of_tokens) if chance > 0 else _against_noise(losses, path)
-    is_open_end = course.state == "failing" and not course.reason.endswith(STILL_FALLS)
-    if is_open_end and not path < limit("frozen") and _has_learned(losses, chance, scores):
-        course = Course("partly", f"{course.reason}; {LEARNS}")
+    if course.state == "failing" and not path < limit("frozen"):
+        course = _not_failing(course, tells_apart or _has_learned(losses, chance, scores), losses, changes)
     if has_opponent and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where networks play against each other")
     elif is_policy and not path < limit("frozen"):
         course = Course("unknown", f"{_moved(losses)}, which says nothing where likelihoods are weighed by rewards")
     elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
         course = _unknown_lowest(losses)
-    return _with_scores(course, losses, scores)
+    return judge_by_scores(course, losses, scores)
 
 
-def _with_scores(course: Course, losses: Floats, scores: Sequence[float]) -> Course:
+def _not_failing(course: Course, has_learned: bool, losses: Floats, changes: str) -> Course:
+    """What a failing course is where there is nothing more to learn, or losses do not compare."""
+    if has_learned:
+        return Course("partly", f"{course.reason}; {LEARNS}")
+    if changes and (_has_fallen(losses) or _has_fallen(-losses)):
+        return Course("unknown", f"{_moved(losses)}, but {changes}, and losses do not compare: log a score")
+    return course
+
+
+def judge_by_scores(course: Course, losses: Floats, scores: Sequence[float]) -> Course:
+    """What logged scores add to how a training went by its losses; see point 4 of `judge_course`."""
     moved = f"; {_moved(losses)}" if len(losses) else ""
     is_open = course.state in ("failing", "unknown") or course.reason.endswith((STILL_FALLS, LEARNS))
     if scores and min(scores) >= limit("good-score") and is_open:

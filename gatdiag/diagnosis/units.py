@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.depth import layers_of_rank_one
+from gatdiag.diagnosis.depth import is_rounded_away, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, values_at_step
-from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
 from gatdiag.names import short
 from gatdiag.roles import FEATURE
-from gatdiag.summary import is_recorded, last_values, series_of
+from gatdiag.summary import is_recorded, last_values, matrices, series_of
 
 _CALL: Final = "x = torch.nn.functional.dropout(x, 0.5, self.training)  # in forward, where the rate is larger"
 
@@ -64,7 +64,7 @@ def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | N
         shares = {name: share for name, share in shares.items() if name not in facts.single_units}
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):
         return None  # without any gradient, nothing can be said about units
-    if is_of_gradients and _is_cut_off(values_at_step(frame, "layer", column), shares):
+    if is_of_gradients and (is_rounded_away(facts) or _is_cut_off(values_at_step(frame, "layer", column), shares)):
         return None
     if is_of_gradients:  # the last such layer comes first: dead units cut off all layers before them
         shares = dict(reversed(shares.items()))
@@ -148,7 +148,8 @@ def check_linear(facts: Facts) -> Finding | None:
     limits={
         "dropout": Limit(
             0.9, "share of entries that are dropped; healthy runs up to 0.8; at 0.98 32 units did not train"
-        )
+        ),
+        "kept-units": Limit(8, "units that are left in the widest layer: enough to learn from, though slowly"),
     },
 )
 def check_dropout(facts: Facts) -> Finding | None:
@@ -161,12 +162,15 @@ def check_dropout(facts: Facts) -> Finding | None:
     if not large or is_off or facts.state not in ("failing", "partly"):
         return None
     worst = max(large, key=large.__getitem__)
+    kept = (1 - large[worst]) * max((rows for layer in facts.layers for rows, _ in matrices(layer).values()), default=0)
+    weak: Severity = "note" if facts.state == "partly" else "warning"
     return facts.finding(
         "dropout-too-large",
         f"Dropout sets {percent(large[worst])} of its input to zero: what is left is mostly noise. The rate is the "
         "share that is dropped, not the share that is kept.",
         Evidence(f"dropout rate, {short(worst)}", large[worst]),
-        threshold=f"Flagged from {threshold_text('dropout')}.",
+        threshold=f"Flagged from {threshold_text('dropout')}; as an error below {threshold_text('kept-units')}.",
+        severity=weak if kept >= limit("kept-units") else None,
         remedy=Remedy(Action("dropout", {"attributes": tuple(own), "rate": 0.5}) if own else _CALL),
     )
 

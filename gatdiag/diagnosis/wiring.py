@@ -18,6 +18,7 @@ from gatdiag.roles import BIAS
 
 _MAX_NAMES = 3  # in a sentence
 _COMPARISONS = ("Sub", "Rsub", "Div")  # of two results of one network
+_PRODUCTS = ("Addmm", "Mm", "Convolution")  # with the weights of a layer
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
 _PRINT_MISSING = (
     "print([name for name, p in model.named_parameters() if p.grad is None or p.grad.norm() == 0])"
@@ -218,7 +219,8 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
     severity="certain",
     needs_training=True,
     limits={
-        "stale": Limit(0.5, "norm of the old gradient over that of the last step's gradient: 0 if cleared, 1 if not")
+        "stale": Limit(0.5, "norm of the old gradient over that of the last step's gradient: 0 if cleared, 1 if not"),
+        "scaled": Limit(1e-3, "below one, and the same in each step: old gradients are scaled, as momentum by hand is"),
     },
 )
 def check_cleared(facts: Facts) -> Finding | str | None:
@@ -231,7 +233,8 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     if len(stale) < 3:
         return "leftover gradients were not recorded, which needs recorded steps in a row"
     share = float((stale > limit("stale")).mean())
-    if share <= 0.9:
+    is_scaled = float(np.ptp(stale)) < limit("scaled") < 1 - float(stale.max())
+    if share <= 0.9 or is_scaled:
         return None
     return facts.finding(
         "gradients-not-cleared",
@@ -326,7 +329,10 @@ def _are_columns_classes(facts: Facts, classes: int) -> bool:
         return False
     last: list[dict[str, Any]] = next((one["parameters"] for one in reversed(facts.layers) if one["parameters"]), [])
     columns = 1 if facts.output.get("criterion", "").startswith("bce") else classes
-    return any(columns in one["shape"] for one in last) and not _cancel_biases(facts, last)
+    may_be_sliced = str(facts.output.get("last_operation", "")).startswith(_PRODUCTS)  # of a layer with more columns
+    is_sliced = may_be_sliced and any(one["shape"][0] > columns for one in last)
+    are_there = is_sliced or any(columns in one["shape"] for one in last)
+    return are_there and not _cancel_biases(facts, last)
 
 
 def _cancel_biases(facts: Facts, parameters: Sequence[Mapping[str, Any]]) -> bool:

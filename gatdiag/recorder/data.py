@@ -23,7 +23,7 @@ class DataFacts:
     """Notes on the batches of inspected steps."""
 
     def __init__(self) -> None:
-        self._sizes: dict[str, list[tuple[int, float]]] = {}  # of an input: step, and root mean square of its entries
+        self._sizes: dict[str, list[tuple[int, float, int]]] = {}  # of an input: step, rms of its entries, rows
         self._last: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._rewritten: dict[str, int] = {}  # how often an input was changed in place between inspections
         self._labels: dict[int, list[int]] = {}  # step -> number of rows of each class
@@ -42,12 +42,12 @@ class DataFacts:
             self._rewritten[name] = self._rewritten.get(name, 0) + 1
         self._last[name] = weakref.ref(x), x._version
 
-    def note_size(self, name: str, step: int, size: Tensor) -> None:
-        """Note the root mean square of an input."""
+    def note_size(self, name: str, step: int, size: Tensor, rows: int) -> None:
+        """Note the root mean square of an input, and the number of its rows."""
         sizes = self._sizes.setdefault(name, [])
         if len(sizes) >= _SIZES:
             sizes.pop(_SIZES // 2)
-        sizes.append((step, float(size)))
+        sizes.append((step, float(size), rows))
 
     def note_rows(self, name: str, x: Tensor) -> None:
         """Note rows that were there before with the same entries, and how many of them have these in another order."""
@@ -123,8 +123,9 @@ class DataFacts:
         """What stands in meta.json."""
         sizes = {
             name: {
-                "steps": [step for step, _ in found],
-                "sizes": [size for _, size in found],
+                "steps": [step for step, _, _ in found],
+                "sizes": [size for _, size, _ in found],
+                "rows": [rows for _, _, rows in found],
                 "rewritten": self._rewritten.get(name, 0),
             }
             for name, found in self._sizes.items()

@@ -335,7 +335,7 @@ class Inspection:
             if x.is_floating_point() and x.dim() > 1 and x.numel() and not x.requires_grad:
                 self._data.note_input(name, x)
                 size = x.detach().norm(dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
-                _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()))
+                _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()), len(x))
                 self._data.note_rows(name, x)
         self._has_changed = True
 

@@ -89,7 +89,7 @@ _SIGNALS: Final = {
     "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
     "messages?": ({"labeled": Positive, "reached": int, "nodes": Positive, "reached_nodes": int}, {}),
     "cached_edges?": {"*": {"calls": Positive, "others": int}},
-    "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rewritten": int}},
+    "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rows?": [int], "rewritten": int}},
     "input_orders?": {"*": dict.fromkeys(("repeated", "permuted"), int)},
     "batch_axes?": {"*": {**dict.fromkeys(("batch", "time", "steps", "swapped"), int), "batch_first": bool}},
     "latents?": {

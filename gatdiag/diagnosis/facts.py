@@ -374,7 +374,7 @@ class Facts:
         if self.broadcast_loss > 0:
             return self.broadcast_loss
         entropy = _entropy(self._labels)
-        if entropy == 0 and self.output.get("criterion") == "bce-logits":
+        if entropy == 0 and self._are_differences:
             return math.log(2) * self.loss_unit  # of pairs, of which the better one comes first
         if not math.isnan(entropy):
             return math.nan if self._has_other_parts(entropy) else entropy * self.loss_unit
@@ -383,6 +383,13 @@ class Facts:
         if self.has_many_labels:
             return float(self.output.get("columns_entropy", math.nan))
         return math.log(self.class_count) if self.class_count > 1 else math.nan
+
+    @property
+    def _are_differences(self) -> bool:
+        """The output is a difference of two scores, which a logistic loss asks to be positive, and all that it reads."""
+        is_difference = str(self.output.get("last_operation", "")).startswith("Sub")
+        is_logistic = self.output.get("criterion") == "bce-logits"
+        return is_difference and is_logistic and not self.signals.get("has_other_outputs")
 
     def _has_other_parts(self, entropy: float) -> bool:
         """The logged loss is a sum of the cross-entropy that its gradient shows, and of others.

@@ -58,7 +58,7 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         scaler), "is_linear_chain" (no activation between layers), "edge_weights", "messages" (labeled
                         nodes, and those of them that an edge reaches),
                         "loss_graph" and "broken_loss" (operations from the loss to the output, at the first records and
-                        at the first NaN), "slope_end", "plain_tensors", "loop", "input_sizes" (of inputs, by step),
+                        at the first NaN), "slope_end", "plain_tensors", "loop", "input_sizes" (and rows, by step),
                         "graphs" (nodes of a batch of graphs, and how many its edges need), "batch_labels",
                         "class_weights", "normalization" (rows of batch norms, and how far running statistics are from
                         those of batches), "evaluation" (calls without gradients), "hops", "rows" and

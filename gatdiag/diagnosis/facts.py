@@ -42,7 +42,6 @@ declare_limits(
         "few": Limit(10, "rows: of the clusters of one graph, rank and differences are small whatever the network is"),
         "together": Limit(0.5, "share of the recorded steps in which all optimizers move their parameters"),
         "spare-rows": Limit(0.1, "of an embedding's rows: tokens that are never a target"),
-        "separates-batch": Limit(0.7, "AUC on one batch, of whose few rare rows it may be 0.6 by chance"),
         "task-changes": Limit(3, "times the first size of inputs, or number of rows, or one over it; usual: 1.2"),
         "task-spoiled": Limit(1e4, "the same: data that are divided anew in each step change by more"),
         "auc": Limit(0.92, "AUC that is high, whatever it was at the start: random weights 0.5 to 0.85"),
@@ -386,7 +385,7 @@ class Facts:
 
     @property
     def _are_differences(self) -> bool:
-        """The output is a difference of two scores, which a logistic loss asks to be positive, and all that it reads."""
+        """The output is a difference of two scores, which a logistic loss asks to be positive; it reads no more."""
         is_difference = str(self.output.get("last_operation", "")).startswith("Sub")
         is_logistic = self.output.get("criterion") == "bce-logits"
         return is_difference and is_logistic and not self.signals.get("has_other_outputs")
@@ -555,11 +554,9 @@ class Facts:
 
     @property
     def tells_rare_apart(self) -> bool:
-        """Most labels are of one class, and outputs tell it from the others, as far as click rates can be told."""
-        labels, separation = self._labels, float(self.output.get("separation", math.nan))
-        logged = min(self.auc_shares, default=math.nan)
-        is_told = separation > limit("separates-batch") or logged > 2 * limit("separates") - 1
-        return bool(is_told and max(labels, default=0) > limit("imbalance-share") * sum(labels))
+        """Most labels are of one class, and a logged AUC says that it is told from others, as far as clicks can be."""
+        is_told = min(self.auc_shares, default=0.0) > 2 * limit("separates") - 1
+        return bool(is_told and max(self._labels, default=0) > limit("imbalance-share") * sum(self._labels))
 
     @cached_property
     def change_of_task(self) -> str:

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
+from matplotlib.container import Container
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
@@ -406,7 +407,9 @@ def add_legend_below(figure: Canvas, handles: Iterable[Handle]) -> None:
 
 
 def _label(handle: Handle) -> str:
-    return str((handle[0] if isinstance(handle, tuple) else handle).get_label())
+    if isinstance(handle, tuple) and not isinstance(handle, Container):  # of bars, which has a label itself
+        handle = handle[0]
+    return str(handle.get_label())
 
 
 def legend_height(labels: Sequence[str], width: float) -> float:

@@ -5,6 +5,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.weight_change import CHANGE_BOXES, CHANGED_FRACTION, UNCHANGED_FRACTION
 from gatdiag.summary import weight_change
 from tests.figures.canvas import drawn, luminance, words
@@ -46,6 +47,8 @@ def test_unchanged_weights_of_both_roles_are_beside_each_other(shown):
     assert [bars[0].get_hatch() for bars in axes.containers] == ["", "////"]
     first, second = (bars[0] for bars in axes.containers)
     assert first.get_x() + first.get_width() == pytest.approx(second.get_x())
+    shown_below = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert shown_below == [HEALTHY_RANGE, *(f"{role}s" for role in values["role"].unique())]
 
 
 def test_a_layer_without_weights_of_a_role_has_its_place(shown):

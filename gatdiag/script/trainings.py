@@ -12,7 +12,7 @@ open, because a model whose optimizer is gone may get another one.
 import gc
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -262,11 +262,12 @@ def find_model(held: Collection[int]) -> nn.Module | None:
         True
     """
     order = {key: position for position, key in enumerate(held)}
-    roots = [(root, {id(one) for _, one in named_parameters(root)}) for root in _roots(order)]
-    roots.sort(key=lambda item: (-len(item[1] & order.keys()), len(item[1])))
+    roots = [(root, {id(one): name.count(".") for name, one in named_parameters(root)}) for root in _roots(order)]
+    # the fewest dots: of modules that hold each other, the one that calls the others
+    roots.sort(key=lambda item: (-len(item[1].keys() & order.keys()), len(item[1]), sum(item[1].values())))
     chosen, left = list[tuple[int, nn.Module]](), set(order)
     for root, parameters in roots:
-        if own := parameters & left:
+        if own := parameters.keys() & left:
             chosen.append((min(order[key] for key in own), root))
             left -= own
     models = [model for _, model in sorted(chosen, key=lambda item: item[0])]
@@ -274,22 +275,31 @@ def find_model(held: Collection[int]) -> nn.Module | None:
 
 
 def _roots(held: Collection[int]) -> list[nn.Module]:
-    """The live modules that are part of no other one and hold some of the parameters."""
+    """The live modules that are part of no other one, or of each other alone, and hold some of the parameters."""
     modules = [one for one in gc.get_objects() if _is_of_script(one)]
     parents = defaultdict[int, list[nn.Module]](list)
     for module in modules:
         for child in children_of(module).values():
             parents[id(child)].append(module)
-    rising = [module for module in modules if any(id(one) in held for one in own_parameters(module).values())]
-    roots, seen = list[nn.Module](), set[int]()
+    roots, seen = dict[int, nn.Module](), set[int]()
+    for module in reversed(modules):  # the latest first, as a scripted module before the one that it was made of
+        if id(module) not in seen and any(id(one) in held for one in own_parameters(module).values()):
+            whole = _climb(module, parents)
+            seen |= whole.keys()
+            tops = {key: one for key, one in whole.items() if not parents[key]}
+            roots |= tops or {id(one): one for one in modules if id(one) in whole}  # the oldest first
+    return list(roots.values())
+
+
+def _climb(module: nn.Module, parents: Mapping[int, Sequence[nn.Module]]) -> dict[int, nn.Module]:
+    """Id -> module, of the module and all that it is a part of."""
+    found, rising = dict[int, nn.Module](), [module]
     while rising:
         module = rising.pop()
-        if id(module) not in seen:
-            seen.add(id(module))
+        if id(module) not in found:
+            found[id(module)] = module
             rising += parents[id(module)]
-            if not parents[id(module)]:
-                roots.append(module)
-    return roots
+    return found
 
 
 def _is_of_script(thing: Any) -> bool:

@@ -221,3 +221,32 @@ def test_trials_of_several_sizes_do_not_all_stay_open(trainings, runs):
         steps(model, torch.optim.SGD(model.parameters(), lr=0.1), count=1)
     assert len(trainings._running) <= 8
     assert len(runs()) == 11
+
+
+class Part(nn.Module):
+    """Holds the whole that it is a part of."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.whole, self.last = whole, nn.Linear(30, 3)
+
+    def forward(self, x):
+        return self.last(self.whole.first(x).relu())
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 30)
+        self.part = Part(self)
+
+    def forward(self, x):
+        return self.part(x)
+
+
+def test_a_part_that_holds_its_whole_is_recorded_in_the_run_of_the_whole(trainings, runs):
+    model = Whole()
+    steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert runs() == {"Whole": 4}
+    outer = nn.Sequential(model)
+    assert find_model([id(parameter) for parameter in model.parameters()]) is outer

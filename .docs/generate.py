@@ -81,7 +81,7 @@ def _index_of_causes(scores: dict[str, pd.DataFrame]) -> str:
 
 
 def _page_of_cause(one: Cause, scores: dict[str, pd.DataFrame], example: str) -> str:
-    parts = [f"# {one.title}", f"`{one.code}`", one.text or "It is found by the check of another cause."]
+    parts = [f"# {one.title}", f"`{one.code}`", one.text]
     if one.why:
         parts.append(f"**Its place in the [order of causes](index.md):** {one.why}.")
     if one.limits:

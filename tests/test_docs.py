@@ -29,7 +29,7 @@ def test_examples_run_in_their_order_and_print_what_they_say(page, capsys, tmp_p
 
 
 def test_the_site_is_built_without_a_warning_and_has_a_page_for_each_cause(tmp_path):
-    drawn = {**os.environ, "EXAMPLES": "lr-too-large"}  # one of all pictures
+    drawn = {**os.environ, "EXAMPLES": "lr-too-large,dead-weights"}  # of all pictures, one of the bank
     build = ["-m", "mkdocs", "build", "--strict", "--quiet", "-f", ROOT / ".docs" / "mkdocs.yml", "-d", tmp_path]
     done = subprocess.run([sys.executable, *build], capture_output=True, text=True, check=False, cwd=ROOT, env=drawn)
     assert done.returncode == 0, done.stderr
@@ -38,6 +38,9 @@ def test_the_site_is_built_without_a_warning_and_has_a_page_for_each_cause(tmp_p
     assert "Of 8 trainings with this fault planted (used for calibration), it is the verdict on 8." in page
     assert "../examples/lr-too-large-healthy.svg" in (tmp_path / "causes" / "lr-too-large.html").read_text()
     assert (tmp_path / "examples" / "lr-too-large-sick.svg").read_bytes().startswith(b"<?xml")
+    page = (tmp_path / "causes" / "dead-weights.html").read_text()
+    assert "3 neurons whose incoming weights are all zero" in page
+    assert "../examples/dead-weights-healthy.svg" in page
     for path in tmp_path.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)"', path.read_text())
         assert [one for one in loaded if 'rel="canonical"' not in one] == [], path.name

@@ -133,7 +133,7 @@ def cause(
         declare_limits(limits)
         names, text = (*limits, *borrowed), " ".join((check.__doc__ or "").split())
         own = check if is_checked else None
-        _CAUSES[code] = Cause(code, title, rank, limits=names, check=own, text=text if is_checked else "", **given)
+        _CAUSES[code] = Cause(code, title, rank, limits=names, check=own, text=text, **given)
         _sort()
         return check
 

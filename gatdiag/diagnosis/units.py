@@ -218,11 +218,12 @@ def check_dropout_in_depth(facts: Facts) -> Finding | None:
     "Dead weights",
     rank=300,
     why="of checkpoints: rows of zeros",
+    figure="balance",
     falsified_by="The rows were pruned on purpose, or the inputs are padding.",
     is_independent=True,
 )
 def check_dead_weights(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each layer with rows or columns of zeros in its weights in the last checkpoint."""
+    """Layers with rows or columns of zeros in their weights in the last checkpoint."""
     weights = facts.last_checkpoint
     empty = [name for name, one in facts.parameters.items() if 0 in one["shape"]]
     matrices = weights[(weights["role"] == FEATURE) & ~weights["parameter"].isin(empty)]

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch_geometric.nn import GCNConv, SAGEConv, Sequential, global_mean_pool
 
+from tests.diagnosis.examples import dropout_in_evaluation, evaluated_with_dropout, padding_number_of_a_class
 from tests.diagnosis.watched import check, train
 
 
@@ -67,16 +68,6 @@ def unscaled_evaluation(is_faulty):
     model = mlp()
     given = raw if is_faulty else x
     return model, lambda step: F.cross_entropy(model(x), y), lambda step: {"val_accuracy": accuracy(model, given, y)}
-
-
-def same_rows(is_faulty):
-    (x, y), model = data(200), mlp()
-    val = slice(0, 100) if is_faulty else slice(100, 200)
-    return (
-        model,
-        lambda step: F.cross_entropy(model(x[:100]), y[:100]),
-        lambda step: {"train_acc": accuracy(model, x[:100], y[:100]), "val_acc": accuracy(model, x[val], y[val])},
-    )
 
 
 def drifting_input(is_faulty):
@@ -242,30 +233,6 @@ def products(is_faulty):
     return model, lambda step: F.cross_entropy(model(x), y), lambda step: {}
 
 
-class Pooled(nn.Module):
-    """The rows of each example are weighed and added up."""
-
-    def __init__(self, axis):
-        super().__init__()
-        self.first, self.scores, self.last, self.axis = nn.Linear(4, 16), nn.Linear(16, 1), nn.Linear(16, 2), axis
-
-    def forward(self, x):
-        x = self.first(x).relu()
-        return self.last((self.scores(x).softmax(self.axis) * x).sum(1))
-
-
-def weighed_over_the_batch(is_faulty):
-    """Scored one by one, as where a batch holds a single example."""
-    x, model = torch.randn(64, 5, 4), Pooled(0 if is_faulty else 1)
-    y = (x[:, :, 0].amax(1) > 1.2).long()
-
-    def scores_of(step):
-        one_by_one = (accuracy(model, x[row : row + 1], y[row : row + 1]) for row in range(64))
-        return {"val_accuracy": sum(one_by_one) / 64} if step % 20 == 19 else {}
-
-    return model, lambda step: F.cross_entropy(model(x), y), scores_of
-
-
 def permuted_anew(is_faulty):
     """In the repaired training rows come again with their entries in reverse, as flipped pictures do."""
     x, y = data()
@@ -284,7 +251,6 @@ CASES = {
     two_domains: ("normalization-statistics", {"steps": 100}),
     two_rows: ("normalization-statistics", {"steps": 120}),
     unscaled_evaluation: ("evaluation-inputs", {}),
-    same_rows: ("evaluation-on-training-data", {}),
     drifting_input: ("input-changes", {"lr": 0.003}),
     divided_anew: ("input-changes", {}),
     sorted_classes: ("batches-sorted", {"steps": 96}),
@@ -297,7 +263,6 @@ CASES = {
     graphs_not_joined: ("input-without-edges", {}),
     cached_edges: ("input-edges-cached", {"steps": 100}),
     products: ("depth-oversmoothing", {}),
-    weighed_over_the_batch: ("wrong-axis", {"steps": 100}),
 }
 
 
@@ -309,47 +274,6 @@ def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, case, is_faulty
     model, loss_of, scores_of = case(is_faulty)
     diagnosis = train(tmp_path / "run", model, loss_of, scores_of=scores_of, **options)
     check(diagnosis, code, is_faulty=is_faulty)
-
-
-def evaluated_in_training_mode(is_faulty):
-    x, y = data()
-    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.2), nn.Linear(32, 2))
-
-    def scores_of(step):
-        model.train(is_faulty)
-        with torch.no_grad():
-            found = (model(x).argmax(1) == y).float().mean().item()
-        model.train()
-        return {"val_accuracy": found}
-
-    return model, lambda step: F.cross_entropy(model(x), y), scores_of
-
-
-class Dropping(nn.Module):
-    """Dropout that is told the mode, or not."""
-
-    def __init__(self, is_told):
-        super().__init__()
-        self.first, self.last, self.is_told = nn.Linear(8, 32), nn.Linear(32, 2), is_told
-
-    def forward(self, x):
-        return self.last(F.dropout(self.first(x).relu(), 0.2, training=self.training or not self.is_told))
-
-
-def dropout_in_evaluation(is_faulty):
-    (x, y), model = data(), Dropping(not is_faulty)
-    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {"val_accuracy": accuracy(model, x, y)}
-
-
-def ignored_class(is_faulty):
-    x, y = torch.randn(240, 8), torch.arange(240) % 3
-    x, model = x + 2 * F.one_hot(y, 8), mlp(3)
-    ignored = 1 if is_faulty else -100
-
-    def loss_of(step):
-        return F.cross_entropy(model(x), y, ignore_index=ignored)
-
-    return model, loss_of, lambda step: {"val_accuracy": accuracy(model, x, y)}
 
 
 def rows_shuffled(is_faulty):
@@ -378,9 +302,9 @@ def learned_without_messages(is_faulty):
 
 NOTES = {
     learned_without_messages: ("input-without-messages", "the edges may point the other way"),
-    evaluated_in_training_mode: ("evaluation-in-training-mode", "in training mode: dropout stays on"),
+    evaluated_with_dropout: ("evaluation-in-training-mode", "in training mode: dropout stays on"),
     dropout_in_evaluation: ("evaluation-random", "though all of its modules are in evaluation mode"),
-    ignored_class: ("class-ignored", "class 1 (ignore_index=1)"),
+    padding_number_of_a_class: ("class-ignored", "class 1 (ignore_index=1)"),
     rows_shuffled: ("overfitting", "in another order than the nodes"),
 }
 

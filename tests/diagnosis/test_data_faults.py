@@ -39,19 +39,6 @@ class Pooled(Graph):
         return super().forward(x, *edges).mean(0, keepdim=True)
 
 
-class Periods(nn.Module):
-    """An attention over columns that only some of matter; a parameter, or a plain tensor."""
-
-    def __init__(self, is_registered):
-        super().__init__()
-        attention = torch.rand(8) + 0.1
-        self.attention = nn.Parameter(attention) if is_registered else attention
-        self.last = nn.Linear(1, 1)
-
-    def forward(self, x):
-        return self.last((x * (4 * self.attention).softmax(0)).sum(1, keepdim=True))
-
-
 def missing_target(is_faulty):
     x, _ = data()
     y = x[:, :2].clone()
@@ -161,39 +148,8 @@ def far_targets(is_faulty):
     return model, lambda step: F.mse_loss(model(x), y)
 
 
-def rare_class(is_faulty):
-    x, y = data(400)
-    y = (torch.arange(400) % 20 == 0).long() if is_faulty else y
-    model = nn.Linear(8, 2)
-    return model, lambda step: F.cross_entropy(model(x), y)
-
-
 def ring():
     return torch.stack([torch.arange(120), (torch.arange(120) + 1) % 120])
-
-
-def negative_weights(is_faulty):
-    x, y = data()
-    weights = torch.ones(120)
-    weights[7] = -3.0 if is_faulty else 3.0
-    model = Graph(GCNConv)
-    return model, lambda step: F.cross_entropy(model(x, ring(), weights), y)
-
-
-def edges_reversed(is_faulty):
-    x, y = data()
-    edges = torch.stack([torch.arange(60, 120), torch.arange(60)])  # to the labeled ones
-    edges = edges.flip(0) if is_faulty else edges
-    y = (x[60:, 0] > 0).long()  # the class shows at the neighbor alone
-    model = Graph(SAGEConv)
-    return model, lambda step: F.cross_entropy(model(x, edges)[:60], y)
-
-
-def plain_tensor(is_faulty):
-    x, _ = data()
-    y = 2 * x[:, 7:]
-    model = Periods(not is_faulty)
-    return model, lambda step: F.mse_loss(model(x), y)
 
 
 def no_activation(is_faulty):
@@ -237,10 +193,6 @@ CASES = {
     uneven_columns: ("target-scale", {}),
     huber_behind_tanh: ("output-out-of-range", {"steps": 150}),
     penalized: ("weight-decay-too-strong", {"steps": 100}),
-    rare_class: ("class-imbalance", {"steps": 101, "lr": 0.02}),
-    negative_weights: ("input-edge-weights", {}),
-    edges_reversed: ("input-without-messages", {"lr": 0.003}),
-    plain_tensor: ("parameters-not-registered", {"steps": 150, "lr": 0.05}),
     no_activation: ("network-linear", {"steps": 100, "lr": 0.02}),
     divergence_of_probabilities: ("output-softmax-twice", {}),
     all_linked: ("input-complete-graph", {}),

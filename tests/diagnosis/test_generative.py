@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_geometric.nn import HeteroConv, RGCNConv, SAGEConv
+from torch_geometric.nn import RGCNConv
 
 import gatdiag
 from tests.diagnosis import watched
+from tests.diagnosis.examples import Language, Papers
 from tests.diagnosis.watched import check
 
 
@@ -122,31 +123,6 @@ def by_broadcasting(z):
     return (z[:, None] - z[None, :]).square().sum(-1).clamp(min=1e-12).sqrt()
 
 
-class Autoencoder(nn.Module):
-    """An encoder of a distribution, and a decoder of what is drawn from it."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = mlp(32, 8), mlp(4, 32)
-
-    def forward(self, x):
-        mean, log_variance = self.encoder(x).chunk(2, 1)
-        return self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()), mean, log_variance
-
-
-def averaged_errors(is_faulty):
-    """Errors are averaged over all columns, and outweighed by the divergence."""
-    x, model = 0.2 * torch.randn(200, 2) @ torch.randn(2, 32), Autoencoder()
-
-    def loss_of():
-        out, mean, log_variance = model(x)
-        divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
-        errors = (out - x).square()
-        return errors.mean() + divergence.mean() if is_faulty else errors.sum(1).mean() + divergence.sum(1).mean()
-
-    return model, loss_of
-
-
 class Online(nn.Module):
     """An encoder, and a predictor of what another encoder makes of the other view."""
 
@@ -191,17 +167,6 @@ def inverted_pairs(is_faulty):
         return F.binary_cross_entropy_with_logits(scores, 1 - greater if is_faulty else greater)
 
     return model, loss_of, lambda: {"val_auc": auc(*pairs())}
-
-
-def hinge(is_faulty):
-    """Labels of a loss with a margin are inverted; the accuracy is that of the sign."""
-    x, model = torch.randn(200, 16), mlp(out=1)
-    y = (x[:, :1] > 0).float() * 2 - 1
-
-    def loss_of():
-        return (1 - model(x) * (-y if is_faulty else y)).relu().mean()
-
-    return model, loss_of, lambda: {"train_accuracy": (model(x).sign() == y).float().mean().item()}
 
 
 def distances(is_faulty):
@@ -333,7 +298,6 @@ def padded_behind(is_faulty):
 CASES = {
     "nearest of other classes": (hardest_triplets(by_broadcasting), "representation-collapse", {"lr": 0.05}),
     "nearest, by cdist": (hardest_triplets(lambda z: torch.cdist(z, z)), "representation-collapse", {"lr": 0.05}),
-    "averaged errors": (averaged_errors, "posterior-collapse", {"lr": 0.003, "steps": 300}),
     "LSTM along the batch": (along_the_batch(lambda **o: nn.LSTM(16, 16, **o)), "wrong-axis", {"steps": 60}),
     "attention along the batch": (
         along_the_batch(lambda **o: nn.MultiheadAttention(16, 1, **o)),
@@ -345,7 +309,6 @@ CASES = {
     "two views": (two_views, "representation-collapse", {}),
     "without a stopped gradient": (without_stopped_gradient, "representation-collapse", {}),
     "an average as target": (average_as_target, "representation-collapse", {"steps": 300}),
-    "inverted hinge": (hinge, "labels-inverted", {}),
     "inverted pairs": (inverted_pairs, "labels-inverted", {}),
     "inverted distances": (distances, "labels-inverted", {"lr": 0.003, "steps": 200}),
     "parts of a model": (parts, "representation-collapse", {"lr": 0.05, "optimizer": torch.optim.SGD, "steps": 300}),
@@ -373,20 +336,6 @@ def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, name, is_faulty
 
 # --- relations --------------------------------------------------------------------------------------------------------
 
-EXTENDS, CITES = ("paper", "extends", "paper"), ("paper", "cites", "paper")
-
-
-class Papers(nn.Module):
-    """A convolution for each relation."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = HeteroConv({EXTENDS: SAGEConv(8, 16), CITES: SAGEConv(8, 16)})
-        self.last = nn.Linear(16, 3)
-
-    def forward(self, x, edges):
-        return self.last(self.conv(x, edges)["paper"].relu())
-
 
 class Numbered(nn.Module):
     """Two convolutions over numbered relations."""
@@ -399,10 +348,10 @@ class Numbered(nn.Module):
         return self.last(self.first(x, edges, kinds).relu(), edges, kinds)
 
 
-def papers(is_faulty, *, key=EXTENDS, count=120):
+def papers(is_faulty, *, key=Papers.EXTENDS, count=120):
     x, y = {"paper": torch.randn(60, 8)}, torch.arange(60) % 3
     first, second = torch.randint(60, (2, 2, 120))
-    edges = {key if is_faulty else EXTENDS: first[:, : count if is_faulty else 120], CITES: second}
+    edges = {key if is_faulty else Papers.EXTENDS: first[:, : count if is_faulty else 120], Papers.CITES: second}
     model = Papers()
     return model, lambda: F.cross_entropy(model(x, edges), y)
 
@@ -499,21 +448,6 @@ def test_a_loss_whose_lowest_value_is_unknown_leaves_it_undetermined_whatever_th
 
 
 # --- leakage ----------------------------------------------------------------------------------------------------------
-
-
-class Language(nn.Module):
-    """Attention over tokens, with a causal mask or without."""
-
-    def __init__(self, is_causal):
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(20, 16), nn.Parameter(0.1 * torch.randn(16, 16))
-        self.body = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-        self.last, self.is_causal = nn.Linear(16, 20), is_causal
-
-    def forward(self, tokens):
-        length = tokens.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length) if self.is_causal else None
-        return self.last(self.body(self.tokens(tokens) + self.places[:length], mask, is_causal=self.is_causal))
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,8 @@ def _format_error(error: BaseException) -> str:
             return text
         case OSError():
             place = "" if error.filename is None else f" {error.filename!r}"
-            return f"cannot read or write{place}: {error.strerror or error}"
+            reason = error.strerror or error
+            return f"cannot read or write{place} ({reason}); name a place that exists and can be written to"
         case KeyboardInterrupt():
             return "interrupted"
         case _ if isinstance(error, MemoryError) or "can't allocate memory" in text:  # torch raises RuntimeError

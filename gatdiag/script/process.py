@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from gatdiag.errors import GatdiagError
 from gatdiag.names import printable
 from gatdiag.recorder.ranks import is_first_process
 from gatdiag.script.launch import RUNS, Launch, outer_environment
@@ -103,6 +104,7 @@ class Process:
         self.trainings: Trainings | None = None
         self.note_end: Callable[[], None] = lambda: None
         self._forked_in: BaseProcess | None = None
+        self._is_told = False  # why something is not recorded
         os.register_at_fork(after_in_child=self._after_fork)
 
     def on_import(self, module: ModuleType) -> None:
@@ -117,7 +119,9 @@ class Process:
             try:
                 self._notice(optimizer)
             except Exception as error:
-                say(f"not recorded: the model of {type(optimizer).__name__} ({type(error).__name__}: {error})")
+                self._is_told = True
+                kind = "" if isinstance(error, GatdiagError) else f"{type(error).__name__}: "
+                say(f"not recorded: the model of {type(optimizer).__name__} ({kind}{error})")
 
         module.Optimizer.__init__ = make_and_notice
 
@@ -161,7 +165,8 @@ class Process:
         self.note_end()
         out = self._launch.out
         if not any(Path(out).glob(RUNS)):
-            say(f"nothing was recorded: {_NO_OPTIMIZER if self.trainings is None else self.trainings.missing}")
+            if not self._is_told:
+                say(f"nothing was recorded: {_NO_OPTIMIZER if self.trainings is None else self.trainings.missing}")
             return
         if self.trainings is not None and (unwritten := self.trainings.unwritten):
             say(f"not all was recorded: {unwritten}")

@@ -121,3 +121,10 @@ def test_a_warning_is_one_line_without_its_source(report, folder):
     assert line.startswith("gatdiag: ")
     assert "shown once" in line
     assert "UserWarning" not in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_named_with_what_to_do(report, folder):
+    done = report(str(folder), "--out", "/proc/page.html")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("gatdiag: cannot read or write '/proc' (")
+    assert done.stderr.endswith("); name a place that exists and can be written to\n")

@@ -144,6 +144,16 @@ def test_a_disk_that_is_full_is_why_nothing_was_recorded(folder):
     assert "File too large" in line
 
 
+def test_a_folder_that_cannot_be_made_is_one_line_and_changes_nothing(folder):
+    Path("gatdiag-runs").touch()
+    line = "package/train.py", "20"
+    done = run(*GATDIAG, *line)
+    assert (done.returncode, done.stdout) == (7, run(sys.executable, *line).stdout)
+    (told,) = done.stderr.splitlines()
+    assert "not recorded: the model of Adam (The run cannot be written to " in told
+    assert told.endswith("use another folder)")
+
+
 def test_a_forked_child_is_left_alone_and_a_folder_that_is_gone_is_named(folder):
     done = run(*GATDIAG, "package/train.py", "fork", "delete")
     assert done.stdout.count("\n") == 2 * 26

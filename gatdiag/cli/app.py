@@ -166,9 +166,10 @@ def _format_error(error: BaseException) -> str:
         case GatdiagError():
             return text
         case OSError():
-            place = "" if error.filename is None else f" {error.filename!r}"
             reason = error.strerror or error
-            return f"cannot read or write{place} ({reason}); name a place that exists and can be written to"
+            if error.filename is None:
+                return f"cannot read or write: {reason}"
+            return f"cannot read or write {error.filename!r} ({reason}); name a place that exists and can be written to"
         case KeyboardInterrupt():
             return "interrupted"
         case _ if isinstance(error, MemoryError) or "can't allocate memory" in text:  # torch raises RuntimeError

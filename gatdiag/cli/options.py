@@ -88,7 +88,8 @@ Inputs: TypeAlias = Annotated[
     ),
 ]
 Root: TypeAlias = Annotated[
-    Path, typer.Option(metavar="DIR", help="Data set folder; missing data sets are downloaded into it.")
+    Path,
+    typer.Option(metavar="DIR", help="Folder of data sets, as DIR/planetoid/Cora/raw; missing ones are downloaded."),
 ]
 Transform: TypeAlias = Annotated[
     str | None,

@@ -131,7 +131,7 @@ def load_graph(name: str, root: str | os.PathLike[str] = "data") -> Data:
 
     Args:
         name: A key of `BUILT_IN_GRAPHS` or `SOURCES`, in upper or lower case, optionally with options.
-        root: Data set folder.
+        root: Data set folder; ``--root`` of commands.
 
     Raises:
         InputError: There is no such graph or option, or the graph is neither below the root nor can be downloaded.
@@ -223,8 +223,8 @@ def _load_files(name: str, base: Path, split: int | None) -> Data:
             _copy_downloads(Path(mirror), files, base)
     except Exception as error:
         raise InputError(
-            f"the graph {name} cannot be loaded: expected its raw files below {base / files} (root sets another "
-            f"folder), or a network to download them ({type(error).__name__}: {error})"
+            f"the graph {name} cannot be loaded: expected its raw files in {base / files / 'raw'} (root=, or --root, "
+            f"names another folder than {base}), or a network to download them ({type(error).__name__}: {error})"
         ) from error
     for mask in _MASKS:
         if data[mask].dim() > 1:

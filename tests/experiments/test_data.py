@@ -211,7 +211,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_so(tmp_path, monkeypatch)
 
     monkeypatch.setattr("torch_geometric.datasets.Planetoid.download", download)
     with pytest.raises(
-        InputError, match=r"graph Cora cannot be loaded.*planetoid/Cora.*root sets another folder.*OSError: no network"
+        InputError, match=r"graph Cora cannot be loaded.*planetoid/Cora.*names another folder.*OSError: no network"
     ):
         load_graph("Cora", root=tmp_path)
     assert not [*tmp_path.iterdir()]

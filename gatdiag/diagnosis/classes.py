@@ -117,8 +117,8 @@ def check_weights(facts: Facts) -> Finding | str | None:
     is_learned = facts.state == "trained" and not evaluates_badly(facts)
     return facts.finding(
         "class-weights",
-        f"A row of class {most}, the most frequent one ({rows[most]:.0f} rows in a batch), counts "
-        f"{number(weights[most] / weights[least])} times as much as one of class {least} ({rows[least]:.0f} rows): "
+        f"A row of class {most}, the most frequent one ({rows[most]:,.0f} rows were seen), counts "
+        f"{number(weights[most] / weights[least])} times as much as one of class {least} ({rows[least]:,.0f} rows): "
         "weights grow with the frequency instead of with its inverse, so that rare classes hardly count.",
         Evidence("power of the frequency that weights follow", float(power)),
         Evidence("weight of the most frequent class over that of the rarest", float(weights[most] / weights[least])),

@@ -31,6 +31,7 @@ LEVELS: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # recorded quantiles of
 SIGNIFICANT: Final = 1e-4  # relative changes of smaller weights are ignored, as in the papers
 THRESHOLDS: Final[Mapping[str, float]] = {"changed_fraction_005": 0.05, "changed_fraction_050": 0.5}
 
+HEALTHY_RANGE: Final = "nine in ten layers of healthy trainings"
 HEALTHY: Final[Mapping[str, tuple[float, float]]] = {
     "parameters.relative_gradient_norm": (1e-5, 3.0),
     "parameters.update_ratio": (5e-5, 0.4),

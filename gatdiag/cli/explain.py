@@ -57,7 +57,7 @@ def explain(
 def _lines(code: str, cause: Cause) -> Iterator[str]:
     from gatdiag.diagnosis.thresholds import limits_of
     from gatdiag.diagnosis.wording import describe_range, plain
-    from gatdiag.quantities import HEALTHY, compared_label
+    from gatdiag.quantities import HEALTHY, HEALTHY_RANGE, compared_label
 
     yield f"{cause.title} [{code}]"
     yield from filter(None, [cause.text])
@@ -68,7 +68,7 @@ def _lines(code: str, cause: Cause) -> Iterator[str]:
     yield from (f"    {plain(one.amount)}: {one.reason}" for one in limits_of(cause.limits).values())
     if cause.column in HEALTHY:
         usual = plain(describe_range(*HEALTHY[cause.column]))
-        yield f"shown by layer: {compared_label(cause.column)}; nine in ten layers of healthy trainings: {usual}"
+        yield f"shown by layer: {compared_label(cause.column)}; {HEALTHY_RANGE}: {usual}"
     if cause.figure:
         yield f"figure{' beside it' if cause.column else ''}: {cause.figure}"
     yield "to paste:" if cause.remedy else f"to paste: {_OF_RUN}"

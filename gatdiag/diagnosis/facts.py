@@ -19,7 +19,7 @@ from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit
 from gatdiag.diagnosis.training import Course, Floats, State, judge_by_scores, judge_course, last_level
 from gatdiag.diagnosis.wording import describe_range, number
 from gatdiag.names import is_mask
-from gatdiag.quantities import HEALTHY, TableName
+from gatdiag.quantities import HEALTHY, HEALTHY_RANGE, TableName
 from gatdiag.roles import FEATURE, ROOT, is_conv
 from gatdiag.run import Run
 from gatdiag.summary import (
@@ -238,18 +238,21 @@ class Facts:
     @property
     def learns_nothing_but_a_penalty(self) -> bool:
         """The loss holds a penalty on weights, and its cross-entropy is that of a constant prediction at the end."""
-        last = float(self.output.get("last_cross_entropy", math.nan))
         entropy = _entropy(self.output.get("labels") or [])
-        return bool(self.loss_graph.get("penalizes_weights") and last >= (1 - limit("fall")) * entropy)
+        return bool(self.loss_graph.get("penalizes_weights") and self._ends_at(entropy))
 
     @property
     def learns_nothing_of_labels(self) -> bool:
         """The loss has other parts, and its cross-entropy is that of a constant prediction at the end."""
-        last, entropy = float(self.output.get("last_cross_entropy", math.nan)), _entropy(self._labels)
+        entropy = self._entropy_of_labels
         is_other = self.has_opponent or self.has_several_optimizers or self.predicts_tokens
-        if is_other or not last >= (1 - limit("fall")) * entropy > 0 or not self._has_other_parts(entropy):
+        if is_other or not (self._ends_at(entropy) and entropy > 0) or not self._has_other_parts(entropy):
             return False
         return not float(self.output.get("separation", math.nan)) > limit("separates")
+
+    def _ends_at(self, entropy: float) -> bool:
+        """The cross-entropy at the end is that of a constant prediction."""
+        return float(self.output.get("last_cross_entropy", math.nan)) >= (1 - limit("fall")) * entropy
 
     @property
     def maximizes(self) -> bool:
@@ -346,6 +349,11 @@ class Facts:
         is_other = self.output.get("criterion") == "" and self.output["criterion_share"] >= limit("criterion")
         return [] if is_other and not self.is_non_finite else self.output.get("labels") or []
 
+    @property
+    def _entropy_of_labels(self) -> float:
+        """Cross-entropy of a prediction of their frequencies; NaN if there are none."""
+        return _entropy(self._labels)
+
     @cached_property
     def class_count(self) -> int:
         """Number of classes, as far as it is known; 0 if nothing shows that this is a classification."""
@@ -372,7 +380,7 @@ class Facts:
             return math.nan
         if self.broadcast_loss > 0:
             return self.broadcast_loss
-        entropy = _entropy(self._labels)
+        entropy = self._entropy_of_labels
         if entropy == 0 and self._are_differences:
             return math.log(2) * self.loss_unit  # of pairs, of which the better one comes first
         if not math.isnan(entropy):
@@ -524,9 +532,8 @@ class Facts:
         if self.learns_nothing_but_a_penalty and is_long:
             return Course("failing", "the loss but for the penalty on weights is that of a constant prediction")
         if self.learns_nothing_of_labels and is_long:
-            what = (
-                f"the cross-entropy in the loss stays that of a constant prediction, {number(_entropy(self._labels))}"
-            )
+            chance = number(self._entropy_of_labels)
+            what = f"the cross-entropy in the loss stays that of a constant prediction, {chance}"
             return Course("failing", f"{what}: of the loss, only other parts fall, which may outweigh it")
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")
@@ -619,6 +626,11 @@ class Facts:
         """Severity of a cause, by how well the network trains; before training the same without an optimizer."""
         return _SEVERITY[self.state]
 
+    @property
+    def mild_severity(self) -> Severity:
+        """Severity of what may be meant, or weighs little: a note where the network learns."""
+        return "note" if self.state == "partly" else "warning"
+
     def finding(
         self,
         code: str,
@@ -647,7 +659,7 @@ class Facts:
         more["column"] = given.pop("column", row.column)
         if given.get("line") is not None and more["column"] in HEALTHY:
             usual = describe_range(*HEALTHY[more["column"]])
-            given["threshold"] += f" Nine in ten layers of healthy trainings: {usual}."
+            given["threshold"] += f" {HEALTHY_RANGE[0].upper()}{HEALTHY_RANGE[1:]}: {usual}."
         severity = severity or self._severity_of(row)
         return Finding(code, severity, text=text, evidence=known, remedy=fix.code, actions=fix.actions, **more, **given)
 

@@ -187,8 +187,7 @@ def check_scale(facts: Facts) -> Finding | None:
             text = _describe_columns(one, are_alike=are_alike)
             size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])
             # below, networks that learn may have learned all there is, and of others labels may be wrong as well
-            weak: Severity = "note" if facts.state == "partly" else "warning"
-            severity = None if largest > limit("input-huge") or facts.is_preflight else weak
+            severity = None if largest > limit("input-huge") or facts.is_preflight else facts.mild_severity
             return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}", severity)
         is_small = max(one["row_norm"], _smallest_given_row(facts)) < limit("input-small")
         if one["row_norm"] > 0 and is_small and facts.state != "trained":

@@ -8,7 +8,7 @@ from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.depth import is_rounded_away, layers_of_rank_one
 from gatdiag.diagnosis.facts import Facts, values_at_step
-from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
+from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import percent
@@ -163,14 +163,13 @@ def check_dropout(facts: Facts) -> Finding | None:
         return None
     worst = max(large, key=large.__getitem__)
     kept = (1 - large[worst]) * max((rows for layer in facts.layers for rows, _ in matrices(layer).values()), default=0)
-    weak: Severity = "note" if facts.state == "partly" else "warning"
     return facts.finding(
         "dropout-too-large",
         f"Dropout sets {percent(large[worst])} of its input to zero: what is left is mostly noise. The rate is the "
         "share that is dropped, not the share that is kept.",
         Evidence(f"dropout rate, {short(worst)}", large[worst]),
         threshold=f"Flagged from {threshold_text('dropout')}; as an error below {threshold_text('kept-units')}.",
-        severity=weak if kept >= limit("kept-units") else None,
+        severity=facts.mild_severity if kept >= limit("kept-units") else None,
         remedy=Remedy(Action("dropout", {"attributes": tuple(own), "rate": 0.5}) if own else _CALL),
     )
 

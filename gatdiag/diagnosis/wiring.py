@@ -130,7 +130,7 @@ def check_gradients(facts: Facts) -> Finding | str | None:
 def _severity_of_frozen(facts: Facts) -> Severity:
     """Less where weights are left that learn, as of a head or of adapters: that may be meant."""
     is_meant = any(len(one["shape"]) > 1 for one in facts.trainable.values())
-    return facts.severity if not is_meant else "note" if facts.state == "partly" else "warning"
+    return facts.mild_severity if is_meant else facts.severity
 
 
 def _of_embeddings(facts: Facts, frozen: Sequence[str]) -> str:

@@ -50,7 +50,6 @@ MARKS = {  # why a value cannot be drawn -> marker, color, legend label, height 
     "above": ("^", "#000000", "outside the axis range", 0.97),
     "below": ("v", "#000000", "outside the axis range", 0.02),
 }
-HEALTHY_RANGE = "nine in ten layers of healthy trainings"  # what a green band is called
 _DOTTED = 40  # layers whose dots on a line can be told apart
 _MARKED, _MARKED_LAYERS = 30, 150  # marks of a kind per line over steps, and over layers, of which none is left out
 _MOST_RANKS = 8  # rows of marks at an edge

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from gatdiag.figures.axes import (
-    HEALTHY_RANGE,
     add_legend_below,
     draw_lines,
     layer_axis,
@@ -24,7 +23,7 @@ from gatdiag.figures.axes import (
 from gatdiag.figures.figure import Figure, axis_label, tidy
 from gatdiag.figures.style import COLORS, Canvas, plain_text
 from gatdiag.names import join_names, short
-from gatdiag.quantities import COMPARED_WITH, HEALTHY, Side, compared_label, get_quantity, healthy_range
+from gatdiag.quantities import COMPARED_WITH, HEALTHY, HEALTHY_RANGE, Side, compared_label, get_quantity, healthy_range
 from gatdiag.run import Run
 from gatdiag.summary import compared_series, describe_steps, shown_values, why_undefined
 

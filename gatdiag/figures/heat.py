@@ -20,8 +20,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, ScalarForm
 from matplotlib.transforms import Transform
 from numpy.typing import ArrayLike, NDArray
 
-from gatdiag.figures.axes import HEALTHY_RANGE, MARKS, Floats, label_evenly, layer_axis, power_of_ten, step_axis
+from gatdiag.figures.axes import MARKS, Floats, label_evenly, layer_axis, power_of_ten, step_axis
 from gatdiag.figures.style import BROKEN, COLORS, HEAT, PAPER, SIGNED, UNMEASURED, Canvas, readable
+from gatdiag.quantities import HEALTHY_RANGE
 from gatdiag.summary import bin_steps
 
 HeatKind: TypeAlias = Literal["log", "signed"]

@@ -21,7 +21,7 @@ from gatdiag.figures.heat import (
 )
 from gatdiag.figures.style import Canvas
 from gatdiag.names import number
-from gatdiag.quantities import HEALTHY
+from gatdiag.quantities import HEALTHY, HEALTHY_RANGE
 from gatdiag.roles import ATTENTION, FEATURE, is_conv
 from gatdiag.run import Run
 from gatdiag.summary import (
@@ -181,7 +181,7 @@ _CAPTIONS = {
     _ROWS: "Then μ, the distance of the layer output from its mean over the rows, relative to its norm.",
     _IMBALANCE: "Last, c of the most unbalanced neuron, over the mean squared norm of a neuron's weights in that "
     "layer; its colors are the same in every run.",
-    "range": "Green beside a color bar is the range of nine in ten layers of healthy trainings.",
+    "range": f"Green beside a color bar is the range of {HEALTHY_RANGE}.",
     "sparse": "A color lasts until the next recorded step; ticks above mark these.",
 }
 _READ = {

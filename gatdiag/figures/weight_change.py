@@ -11,7 +11,6 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Patch
 
 from gatdiag.figures.axes import (
-    HEALTHY_RANGE,
     Handle,
     add_legend_below,
     layer_axis,
@@ -25,7 +24,7 @@ from gatdiag.figures.axes import (
 )
 from gatdiag.figures.figure import GATS, Figure, equations
 from gatdiag.figures.style import BROKEN, COLORS, MUTED, ROLE_STYLES, Canvas, is_wide, plain_text
-from gatdiag.quantities import HEALTHY
+from gatdiag.quantities import HEALTHY, HEALTHY_RANGE
 from gatdiag.roles import ATTENTION, FEATURE
 from gatdiag.run import Run
 from gatdiag.summary import LEVELS, weight_change

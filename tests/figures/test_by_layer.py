@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from gatdiag.figures import table
-from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.by_layer import BY_LAYER
-from gatdiag.quantities import DERIVED, HEALTHY, columns
+from gatdiag.quantities import DERIVED, HEALTHY, HEALTHY_RANGE, columns
 from tests.figures.canvas import drawn, words
 from tests.page.builder import build
 

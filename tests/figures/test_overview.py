@@ -4,9 +4,8 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import PathPatch
 
 from gatdiag.figures import table
-from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.overview import OVERVIEW as FIGURE
-from gatdiag.quantities import HEALTHY
+from gatdiag.quantities import HEALTHY, HEALTHY_RANGE
 from tests.figures.canvas import boxes, drawn, step_edges, words
 from tests.figures.odd_runs import PAUSED
 from tests.page.builder import build

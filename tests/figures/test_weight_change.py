@@ -5,8 +5,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from gatdiag.figures.axes import HEALTHY_RANGE
 from gatdiag.figures.weight_change import CHANGE_BOXES, CHANGED_FRACTION, UNCHANGED_FRACTION
+from gatdiag.quantities import HEALTHY_RANGE
 from gatdiag.summary import weight_change
 from tests.figures.canvas import drawn, luminance, words
 

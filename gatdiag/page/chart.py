@@ -69,9 +69,9 @@ def cells_data(pictures: Sequence[Sequence[PlacedMap]]) -> str:
 
     Returns:
         "layers", the lists of layers that occur; "maps", for each the place of its list, the steps at which its cells
-        begin (of many cells some), the last steps that they stand for (null: each stands for one), where the last cell
-        ends, and for each layer its values, as in `chart_data`; and "places", for each picture the box of each map and
-        the limits of its steps.
+        begin, whether these are only "some" of them, the last steps that they stand for (null: each stands for one),
+        where the last cell ends, and for each layer its values, as in `chart_data`; and "places", for each picture the
+        box of each map and the limits of its steps.
     """
     if not pictures or not pictures[0]:
         return ""
@@ -94,6 +94,7 @@ def _cells(drawn: PlacedMap) -> dict[str, Any]:
         "steps": shown["step"].tolist(),
         "lasts": None if is_one.all() else shown["step"].where(is_one, shown["until"] - 1).tolist(),
         "end": int(columns["until"].max()),
+        "some": len(kept) < len(columns),
         "values": [[*_row(row)] for row in values.iloc[:, kept].to_numpy(object)],
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 import gatdiag
 from gatdiag.diagnosis.wording import TIMES, number
-from gatdiag.page import sections
+from gatdiag.page import chart, sections
 from tests.diagnosis.test_wording import back
 from tests.page.builder import build
 from tests.run.synthetic import synthetic_run
@@ -256,6 +256,8 @@ def mapped(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "figures_for", lambda runs: gatdiag.figures.figures_for(runs)[:1])
         page = gatdiag.report(run, folder / "page.html")
+        patch.setattr(chart, "_MOST_CELLS", 40)
+        gatdiag.report(run, folder / "some.html")
     drawn = gatdiag.figures.table("overview", run)
     drawn = drawn[drawn["quantity"] != "loss"]
     return page, {
@@ -264,21 +266,34 @@ def mapped(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_heat_map_says_what_is_under_the_pointer(mapped, tmp_path, width):
-    page, cells = mapped
+def point_everywhere(page, width, tmp_path):
     text = re.sub(r"script-src 'sha256-[^']+'", "script-src 'unsafe-inline'", page.read_text(encoding="utf-8"))
     (tmp_path / "maps.html").write_text(text + f"<script>{MAPS}</script>")
     flags = (f"--window-size={width},900", "--dump-dom", "--timeout=20000")
     printed, console = browse(tmp_path / "maps.html", tmp_path, *flags)
     assert console == []
-    found = json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
+    return json.loads(unescape(re.search(r"<pre id=.found.>(.*?)</pre>", printed, re.DOTALL)[1]))
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_heat_map_says_what_is_under_the_pointer(mapped, tmp_path, width):
+    page, cells = mapped
+    found = point_everywhere(page, width, tmp_path)
     assert found["width"] > 0.6 * min(width, 900)
     assert {*found["said"]} == cells | {"Point at a cell to read its layer, step and value."}
     said = found["broken"]
     said.pop("Point at a cell to read its layer, step and value.")  # of the legend
     assert {*said} == {"convs.1, step 4: NaN", "convs.3, step 11: ∞"}
     assert min(said.values()) > 20
+
+
+def test_a_heat_map_of_many_cells_says_that_a_step_is_near(mapped, tmp_path):
+    page, cells = mapped
+    said = {*point_everywhere(page.with_name("some.html"), 1280, tmp_path)["said"]}
+    said.remove("Point at a cell to read its layer, step and value.")
+    assert len(said) == len(cells) / 2
+    assert all(", near step " in each for each in said)
+    assert {each.replace("near ", "") for each in said} < cells
 
 
 def test_its_own_policy_lets_its_script_run_and_no_other(report, tmp_path):

@@ -83,3 +83,4 @@ def test_a_heat_map_has_a_bounded_number_of_values(layers, count):
     assert np.shape(only["values"]) == (layers, count)
     assert (only["steps"][0], only["lasts"][-1], only["end"]) == (0, 899, 900)
     assert only["values"][0] == only["lasts"], "the largest of each cell is the last"
+    assert only["some"] == (layers > 1), "of its cells are left out"

@@ -201,14 +201,14 @@
       const one = places.findIndex(([left, top, right, bottom]) => left <= x && x < right && top <= y && y < bottom);
       if (one < 0) return rest;
       const [left, top, right, bottom, low, high] = places[one];
-      const { steps, lasts, end, values } = read.maps[one];
+      const { steps, lasts, end, some, values } = read.maps[one];
       const layers = read.layers[read.maps[one].layers];
       const step = low + ((x - left) / (right - left)) * (high - low) + 0.5;
       const at = step < end ? steps.findLastIndex((first) => first <= step) : -1;
       if (at < 0) return rest;
       const layer = Math.floor(((y - top) / (bottom - top)) * layers.length);
       const [first, last] = [steps[at], lasts?.[at] ?? steps[at]].map((number) => number.toLocaleString("en"));
-      return `${layers[layer]}, ${first === last ? "step" : "steps"} ${first}${first === last ? "" : ` to ${last}`}: ${inWords(values[layer][at])}`;
+      return `${layers[layer]}, ${some ? "near " : ""}${first === last ? "step" : "steps"} ${first}${first === last ? "" : ` to ${last}`}: ${inWords(values[layer][at])}`;
     };
     told.textContent = rest;
     frame.append(told);

@@ -186,6 +186,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         f"({number(ratio ** (1 / (len(grads) - 1)))} times per layer{slope}), so the first layers cannot learn.",
         Evidence("gradient of the first over that of the last layer's output", ratio),
         threshold=f"Flagged below {threshold_text(threshold)}.",
+        severity="warning" if facts.is_non_finite else facts.severity,  # small gradients make nothing infinite
         layers=tuple(name for name in known if _ratio(known[name], grads[-1]) < limit(threshold)),
         line=limit(threshold),
         beyond="below",

@@ -534,6 +534,8 @@ class Facts:
         if self.learns_nothing_of_labels and is_long:
             chance = number(self._entropy_of_labels)
             what = f"the cross-entropy in the loss stays that of a constant prediction, {chance}"
+            if self.last_loss <= (1 - limit("trained")) * self.first_loss:  # which may be all that can be learned
+                return Course("unknown", f"{what}, while other parts fell, which may outweigh it: log a score of each")
             return Course("failing", f"{what}: of the loss, only other parts fall, which may outweigh it")
         if self.kept_progress >= limit("kept"):
             return Course("trained", "the loss was low from the start")

@@ -58,6 +58,14 @@ def test_a_squared_error_that_was_maximized_until_it_broke_is_no_rate_that_is_to
     assert (diagnosis.state, diagnosis.verdict.code) == ("failing", "loss-unbounded")
 
 
+def test_steps_that_blow_up_a_deep_network_come_before_its_small_gradients(tmp_path):
+    (x, _), hidden = data(), [layer for _ in range(11) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), *hidden, nn.Linear(64, 1))
+    loss_of = lambda _: F.mse_loss(model(x), x[:, :1])  # noqa: E731
+    given = {"optimizer": torch.optim.SGD, "steps": 60, "warn": False}
+    assert train(tmp_path / "run", model, loss_of, lr=1e6, **given).verdict.code == "lr-too-large"
+
+
 def test_a_trained_network_is_attacked_on_purpose(tmp_path):
     (x, y), model = data(), mlp()
     adam = torch.optim.Adam(model.parameters(), 0.01)
@@ -137,6 +145,32 @@ def test_a_part_of_the_loss_that_outweighs_the_labels_is_not_healthy(tmp_path, w
     diagnosis = train(tmp_path / "run", model, loss_of, steps=200, **given)
     assert diagnosis.verdict.code == ("unexplained" if is_outweighed else "healthy")
     assert ("outweigh" in diagnosis.verdict.text) == is_outweighed
+
+
+def test_a_task_beside_the_labels_may_be_all_that_can_be_learned(tmp_path):
+    (x, _), model = data(), Coder()
+    torch.manual_seed(0)
+
+    def loss_of(_):
+        out, back = model(x)
+        return 10 * F.mse_loss(back[:, :2], x[:, :2]) + 0.05 * F.cross_entropy(out, torch.randint(2, (len(x),)))
+
+    diagnosis = train(tmp_path / "run", model, loss_of, steps=400, lr=0.03)
+    assert diagnosis.verdict.code == "undetermined"
+    assert "stays that of a constant prediction" in diagnosis.reason
+    assert alarms(diagnosis) == []
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_loss_that_jumps_and_comes_back_to_its_start_has_not_fallen(tmp_path, repaired):
+    (x, _), model = data(), nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    target = x[:, :1] * x[:, 1:2] + x[:, 2:3]
+
+    def loss_of(_):
+        return ((model(x) - target) ** 2 + 1).sqrt().mean() - 1
+
+    diagnosis = train(tmp_path / "run", model, loss_of, steps=200, lr=0.01 if repaired else 1.0)
+    assert (diagnosis.state == "trained") == repaired
 
 
 class Ranking(nn.Module):

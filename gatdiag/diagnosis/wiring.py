@@ -220,8 +220,9 @@ def _no_gradient(facts: Facts, names: Sequence[str], text: str, severity: Severi
     needs_training=True,
     limits={
         "stale": Limit(0.5, "norm of the old gradient over that of the last step's gradient: 0 if cleared, 1 if not"),
-        "scaled": Limit(1e-3, "below one, and the same in each step: old gradients are scaled, as momentum by hand is"),
+        "scaled": Limit(1e-3, "between its largest and smallest value: the same factor scales old gradients each time"),
     },
+    borrowed=("momentum",),
 )
 def check_cleared(facts: Facts) -> Finding | str | None:
     """Gradients of the step before are still there when the backward pass begins."""
@@ -233,8 +234,9 @@ def check_cleared(facts: Facts) -> Finding | str | None:
     if len(stale) < 3:
         return "leftover gradients were not recorded, which needs recorded steps in a row"
     share = float((stale > limit("stale")).mean())
-    is_scaled = float(np.ptp(stale)) < limit("scaled") < 1 - float(stale.max())
-    if share <= 0.9 or is_scaled:
+    # a sum that is scaled by f in each step is what an optimizer with momentum f follows: too much of it is so in both
+    is_momentum = float(np.ptp(stale)) < limit("scaled") and float(stale.max()) < limit("momentum")
+    if share <= 0.9 or is_momentum:
         return None
     return facts.finding(
         "gradients-not-cleared",

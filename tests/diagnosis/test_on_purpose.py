@@ -270,8 +270,11 @@ def test_over_hundreds_of_layers_rows_become_multiples_of_one_vector_though_outp
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kept", "is_faulty"), [(0.9, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("kept", "is_faulty"), [(0.9, False), (0.99, False), (0.998, True), (0.9999, True), (1.0, True)]
+)
 def test_gradients_that_are_scaled_down_are_momentum_by_hand(tmp_path, kept, is_faulty):
+    """Which is too close to one where that of an optimizer is."""
     (x, y), model = data(noise=1.0), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.02)
     with gatdiag.watch(model, tmp_path / "run", every=1, warn=False) as recorder:

@@ -43,15 +43,17 @@ class BackwardPasses:
         on_end: Called at the end of a backward pass that has changed gradients.
 
     Attributes:
-        is_surprised: Whether the pass began with gradients that neither the passes before it nor the last step
-            have left: a penalty on the weights has a backward pass that goes through no output.
+        is_surprised: Whether the pass began with gradients that a pass has changed that was not seen: a penalty on the
+            weights has a backward pass that goes through no output. What the loop itself does to gradients, such as
+            momentum by hand, takes no pass.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end, self._counter = on_end, BackwardCounter()
         self._known: list[tuple[int, int]] = []  # versions of the gradients, after the last pass or step
         self.is_surprised = False
-        self._number = -1
+        self._number = -1  # of the last pass that was seen
+        self._last = -1  # of the last pass when the gradients were taken
         self._call: Callable[[], Tensor | None] = lambda: None  # the gradient of the loss in the last call
 
     def begin(self, parameters: Sequence[Tensor]) -> bool:
@@ -67,11 +69,11 @@ class BackwardPasses:
             return False
         self._number = number
         before = versions(parameter.grad for parameter in parameters)
-        self.is_surprised = before not in ([], self._known)
+        self.is_surprised = before not in ([], self._known) and number > self._last + 1
 
         @run_as_is
         def on_end() -> None:
-            self.start(parameters)
+            self._take(parameters, number)
             if self._known != before:  # `torch.autograd.grad` changes none
                 self._on_end()
 
@@ -83,7 +85,10 @@ class BackwardPasses:
 
     def start(self, parameters: Sequence[Tensor]) -> None:
         """Take the gradients as they are, at the beginning of a step."""
-        self._known = versions(parameter.grad for parameter in parameters)
+        self._take(parameters, self._counter.count())
+
+    def _take(self, parameters: Sequence[Tensor], number: int) -> None:
+        self._known, self._last = versions(parameter.grad for parameter in parameters), number
 
     def has_missed(self, parameters: Sequence[Tensor]) -> bool:
         """Whether passes since the last one, through no output, may have changed gradients. Not for inside of one."""

@@ -159,6 +159,32 @@ def test_the_loss_is_what_backward_was_called_on(tmp_path, kind, every):
     assert found == pytest.approx(expected[::every], nan_ok=True)
 
 
+def scale_in_place(gradient):
+    return gradient.mul_(0.9)
+
+
+def scale(gradient):
+    return 0.9 * gradient
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("change", [scale_in_place, scale, torch.randn_like])
+@pytest.mark.parametrize("kind", ["plain", "accumulated", "clipping", "beside a penalty", "after a penalty"])
+def test_the_loss_is_known_though_the_loop_changes_gradients_and_keeps_them(tmp_path, kind, change, every):
+    """As momentum by hand does, or noise. A penalty on the weights is a part that was not seen nevertheless."""
+    model, expected = mlp(), []
+    optimizer = sgd(model)
+    with gatdiag.watch(model, tmp_path / "run", every=every, laws=False, warn=False):
+        for _ in range(5):
+            expected.append(LOSSES[kind](model))
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = change(parameter.grad)
+    steps = gatdiag.load(tmp_path / "run").steps
+    found = steps["loss"][steps.step % every == 0].tolist() if "loss" in steps else [math.nan] * len(expected[::every])
+    assert found == pytest.approx(expected[::every], nan_ok=True)
+
+
 def test_two_models_that_are_trained_in_turn_have_losses_of_their_own(tmp_path):
     torch.manual_seed(0)
     makes, judges = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))

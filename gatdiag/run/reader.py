@@ -34,9 +34,10 @@ _MAX_TRIES = 20  # to read a table of a run that is being sealed, resumed or ove
 class Run:
     """A recorded run. Made by `load`.
 
-    A table is read on first access and then kept; load the run again to see what has been recorded since. Columns are
-    float64, with NaN for both what was not measured and what is undefined (`arrow` distinguishes them), categoricals
-    for names, and Int32 for `neuron`.
+    A table is read on first access and then kept; those of a run that is being recorded are read at once, so that they
+    are of one moment. Load the run again to see what has been recorded since. Columns are float64, with NaN for both
+    what was not measured and what is undefined (`arrow` distinguishes them), categoricals for names, and Int32 for
+    `neuron`.
 
     Attributes:
         folder: The run folder.
@@ -50,6 +51,9 @@ class Run:
         self._laws: RecordedLaws | None = None
         self._frames: dict[str, pd.DataFrame] = {}
         self._measured: dict[str, dict[str, pa.ChunkedArray]] = {}
+        self._kept: dict[TableName, list[pa.Table]] = {}
+        if not self.meta["sealed"] and self.is_live:
+            self._keep_all()
 
     def __repr__(self) -> str:
         """For example ``Run('runs/gat10', finished)``."""
@@ -206,6 +210,8 @@ class Run:
     # meta.json never returns to an earlier state, because `resumed_at` only grows. If meta.json has not changed, a run
     # that is not sealed has no rows in this table yet; a sealed run has lost the file, or is being overwritten.
     def _read(self, name: TableName) -> list[pa.Table]:
+        if name in self._kept:
+            return [*self._kept[name]]
         for _ in range(_MAX_TRIES):
             if not self.meta["sealed"]:
                 self.meta = meta.read(self.folder)
@@ -216,6 +222,13 @@ class Run:
                 if before == self.meta and not before["sealed"]:
                     return []
         raise InputError(f"{files.parquet_path(self.folder, name)} is missing, though the run was sealed")
+
+    def _keep_all(self) -> None:
+        """Read all tables, then meta.json, which describes a layer before there are rows of it."""
+        kept = {name: self._read(name) for name in tables.ROWS}
+        self.meta = meta.read(self.folder)
+        if not self.meta["sealed"]:  # otherwise it has ended meanwhile, and its tables stay as they are
+            self._kept = kept
 
     def quantity(self, table: TableName, column: str) -> Quantity:
         """The description of a column that is stored in the run; for a logged scalar, only its name.

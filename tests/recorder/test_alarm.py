@@ -231,6 +231,27 @@ def test_a_diagnosis_at_any_time_changes_nothing(tmp_path):
     assert recorder.diagnosis() == gatdiag.diagnose(tmp_path / "run")
 
 
+def test_steps_that_are_made_meanwhile_do_not_count(tmp_path, monkeypatch):
+    """As by a training in another thread."""
+    torch.manual_seed(0)
+    model, data = Gat(), graph()
+    optimizer, checks = sgd(model), gatdiag.diagnosis.run_checks
+
+    def after_more_steps(facts):
+        monkeypatch.setattr(gatdiag.diagnosis, "run_checks", checks)
+        for _ in range(30):
+            recorder.log(loss=train_step(model, data, optimizer))
+        assert recorder.diagnosis() != expected
+        return checks(facts)
+
+    with gatdiag.watch(model, tmp_path / "run", every=1) as recorder:
+        for _ in range(3):
+            recorder.log(loss=train_step(model, data, optimizer))
+        expected = recorder.diagnosis()
+        monkeypatch.setattr(gatdiag.diagnosis, "run_checks", after_more_steps)
+        assert recorder.diagnosis() == expected
+
+
 def test_it_knows_the_last_step_before_the_next_one_begins(tmp_path):
     torch.manual_seed(0)
     model, data = Gat(), graph()

@@ -279,8 +279,7 @@ def test_every_reading_of_a_live_run_is_a_beginning_of_it_and_no_shorter_than_th
 
 
 def test_a_run_that_is_sealed_and_resumed_while_a_table_is_opened_is_not_empty(tmp_path, monkeypatch):
-    store = record(tmp_path / "run", range(3))
-    run, read = load(store.folder), tables.read
+    store, read = record(tmp_path / "run", range(3)), tables.read
 
     def sealed_and_resumed_just_now(*given, **more):
         monkeypatch.setattr(tables, "read", read)
@@ -289,7 +288,38 @@ def test_a_run_that_is_sealed_and_resumed_while_a_table_is_opened_is_not_empty(t
         raise FileNotFoundError
 
     monkeypatch.setattr(tables, "read", sealed_and_resumed_just_now)
-    assert len(run.layers) == 6
+    assert len(load(store.folder).layers) == 6
+
+
+def test_the_tables_of_a_run_that_is_being_recorded_are_of_one_moment(tmp_path):
+    store = record(tmp_path / "run", range(3))
+    run = load(store.folder)
+    steps = run.steps
+    append_step(store, 3)
+    assert len(steps) == 3
+    check(run, range(3))
+    check(load(store.folder), range(4))
+    store.seal("finished")
+    check(run, range(3))
+
+
+def test_a_layer_that_is_described_while_tables_are_read_is_known(tmp_path, monkeypatch):
+    """As at the first step of a training: the recorder knows all layers, and then writes rows of them."""
+    structure = META["structure"]
+    store = Store.create(tmp_path / "run", META | {"structure": structure | {"layers": structure["layers"][:1]}})
+    read = tables.read
+
+    def just_before(folder, table, **more):
+        if table == "layers":
+            monkeypatch.setattr(tables, "read", read)
+            store.update_meta(structure=structure)
+            append_step(store, 0)
+        return read(folder, table, **more)
+
+    monkeypatch.setattr(tables, "read", just_before)
+    run = load(store.folder)
+    assert run.layer_names == LAYERS == tuple(run.layers["layer"])
+    store.close()
 
 
 # --- cut off and damaged ----------------------------------------------------------------------------------------------

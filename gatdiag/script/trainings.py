@@ -12,7 +12,7 @@ open, because a model whose optimizer is gone may get another one.
 import gc
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -263,7 +263,7 @@ def find_model(held: Collection[int]) -> nn.Module | None:
     """
     order = {key: position for position, key in enumerate(held)}
     roots = [(root, {id(one): name.count(".") for name, one in named_parameters(root)}) for root in _roots(order)]
-    # the fewest dots: of modules that hold each other, the one that calls the others
+    # the fewest dots: of wrappers of the same, the one that adds least
     roots.sort(key=lambda item: (-len(item[1].keys() & order.keys()), len(item[1]), sum(item[1].values())))
     chosen, left = list[tuple[int, nn.Module]](), set(order)
     for root, parameters in roots:
@@ -275,20 +275,49 @@ def find_model(held: Collection[int]) -> nn.Module | None:
 
 
 def _roots(held: Collection[int]) -> list[nn.Module]:
-    """The live modules that are part of no other one, or of each other alone, and hold some of the parameters."""
-    modules = [one for one in gc.get_objects() if _is_of_script(one)]
+    """The live modules that are part of no other one and hold some of the parameters; one of those of each other."""
+    # the oldest first
+    modules = [one for age in (2, 1, 0) for one in gc.get_objects(generation=age) if _is_of_script(one)]
     parents = defaultdict[int, list[nn.Module]](list)
     for module in modules:
         for child in children_of(module).values():
             parents[id(child)].append(module)
-    roots, seen = dict[int, nn.Module](), set[int]()
+    roots, seen = list[nn.Module](), set[int]()
     for module in reversed(modules):  # the latest first, as a scripted module before the one that it was made of
         if id(module) not in seen and any(id(one) in held for one in own_parameters(module).values()):
             whole = _climb(module, parents)
+            for top in _tops(whole, parents):
+                if not top & seen:
+                    roots.append(_outermost([one for one in modules if id(one) in top], held, parents))
             seen |= whole.keys()
-            tops = {key: one for key, one in whole.items() if not parents[key]}
-            roots |= tops or {id(one): one for one in modules if id(one) in whole}  # the oldest first
-    return list(roots.values())
+    return roots
+
+
+def _tops(whole: Mapping[int, nn.Module], parents: Mapping[int, Sequence[nn.Module]]) -> Iterator[Set[int]]:
+    """Ids of each module that is part of no other one, or of those that are parts of each other alone."""
+    left = dict(whole)
+    while left:
+        _, module = left.popitem()  # the last, because it was climbed to
+        above, below = _climb(module, parents).keys(), {id(one) for one in modules_of(module)}
+        if above <= below:
+            yield above
+            left = {key: one for key, one in left.items() if key not in below}
+
+
+def _outermost(
+    circle: Sequence[nn.Module], held: Collection[int], parents: Mapping[int, Sequence[nn.Module]]
+) -> nn.Module:
+    """Of modules that are parts of each other, the whole, as far as that can be told; they come oldest first.
+
+    An optimizer is mostly made with the parameters of the whole, in their order, and several parts hold it. Of those
+    that are left, the oldest: a part that is given its whole is made later, and so is a trainer of a model.
+    """
+
+    def unlikely(module: nn.Module) -> tuple[bool, int]:
+        order = [id(one) for _, one in named_parameters(module) if id(one) in held]
+        return order != list(held), -len(parents[id(module)])
+
+    return min(circle, key=unlikely) if len(circle) > 1 else circle[0]
 
 
 def _climb(module: nn.Module, parents: Mapping[int, Sequence[nn.Module]]) -> dict[int, nn.Module]:

@@ -250,3 +250,88 @@ def test_a_part_that_holds_its_whole_is_recorded_in_the_run_of_the_whole(trainin
     assert runs() == {"Whole": 4}
     outer = nn.Sequential(model)
     assert find_model([id(parameter) for parameter in model.parameters()]) is outer
+
+
+class Layer(nn.Module):
+    """Holds the model that it is a layer of."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.linear, self.model = nn.Linear(5, 5), model
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
+class Model(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.Sequential()
+        for _ in range(depth):
+            self.layers.append(Layer(self))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Trainer(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        model.trainer = self
+
+
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def ring(*parts):
+    for part, other in zip(parts, [*parts[1:], parts[0]], strict=True):
+        part.other = other
+    return parts
+
+
+def trained(model):
+    Trainer(model)
+    return model
+
+
+CIRCLES = {
+    "one layer": lambda: Model(1),
+    "three layers": lambda: Model(3),
+    "trainer": lambda: trained(Coder()),
+    "first of two": lambda: ring(Coder(), Coder())[0],
+    "second of two": lambda: ring(Coder(), Coder())[1],
+    "three": lambda: ring(Coder(), Coder(), Coder())[0],
+}
+
+
+@pytest.mark.parametrize("make", CIRCLES.values(), ids=CIRCLES)
+def test_of_modules_that_hold_each_other_the_whole_is_recorded(trainings, runs, tmp_path, capsys, make):
+    def train():
+        torch.manual_seed(0)
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        losses = steps(model, optimizer, loss=lambda model: model(X).square().mean())
+        return model, (losses, [parameter.tolist() for parameter in model.parameters()])
+
+    model, recorded = train()
+    name = type(model).__name__
+    assert runs() == {name: 4}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gatdiag: recording {name} in ")
+    written = gatdiag.load(tmp_path / name).parameters.parameter.unique()
+    assert sorted(written) == sorted(name for name, _ in model.named_parameters())
+    assert train()[1] == recorded
+    assert find_model([id(parameter) for parameter in model.parameters()]) is model
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_parameter_of_a_layer_that_holds_its_model_leads_to_the_model(depth):
+    model = Model(depth)
+    assert all(find_model([id(parameter)]) is model for parameter in model.parameters())

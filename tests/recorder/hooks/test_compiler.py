@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -90,12 +91,10 @@ def train(make_step, folder=None):
     with contextlib.nullcontext() if folder is None else gatdiag.watch(model, folder, every=1) as recorder:
         step = make_step(model, optimizer, None)
         losses = [step(x).item() for _ in range(4)]
-        counters = {
-            name: dict(count)
-            for name, count in torch._dynamo.utils.counters.items()
-            if name in ("stats", "graph_break", "unimplemented", "frames")
-        }
-    return losses, counters, recorder
+        counters = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "frames")}
+        # On Python 3.13 the optimizer's own break counts as one or the other, and splits nothing in either case.
+        breaks = [Counter(torch._dynamo.utils.counters[name]) for name in ("graph_break", "unimplemented")]
+    return losses, counters | {"breaks": breaks[0] + breaks[1]}, recorder
 
 
 @pytest.mark.parametrize("make_step", [whole_step, broken_step, backward_only, forward_only])
@@ -104,12 +103,13 @@ def test_what_is_compiled_is_the_same(tmp_path, make_step):
     plain, compiled, _ = train(make_step)
     losses, counters, recorder = train(make_step, tmp_path / "run")
     assert losses == plain
-    for name in ("stats", "graph_break", "unimplemented"):
-        assert counters.get(name) == compiled.get(name)
+    for name in ("stats", "breaks"):
+        assert counters[name] == compiled[name]
     assert counters["frames"]["total"] <= compiled["frames"]["total"]
     assert compiled["stats"]["unique_graphs"] > 0
     run = gatdiag.load(recorder.folder)
-    assert len(run.steps) == (4 if make_step is forward_only else 0)
+    is_seen = make_step is forward_only or sys.version_info >= (3, 13)  # there the break keeps the step from compiling
+    assert len(run.steps) == (4 if is_seen else 0)
     assert len(run.steps) or any("torch.compile" in note for note in run.meta["notes"])
 
 

@@ -275,6 +275,8 @@ def check_too_small(facts: Facts) -> Finding | str | None:
     # on a plateau, weights hardly move at any learning rate
     room = 0.3 / over if over > 0 and not facts.is_adam else math.inf
     better = remedy.round_to_one_digit(lr * max(10.0, min(remedy.USUAL_STEP / ratio, room)))
+    if facts.is_adam:  # whose steps are as long as the rate, unless most gradients are zero
+        better = min(better, max(_GUESS, remedy.round_to_one_digit(10 * lr)))
     fix, instead, remark = remedy.change_learning_rate(facts, better), f"a learning rate of {better:g}", ""
     paces = np.array([median(ratios) for ratios in facts.update_ratios[:, facts.norms[0] > 0].T])
     if not facts.is_adam and (better > _MOST or _differ(paces)):

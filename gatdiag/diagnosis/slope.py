@@ -36,7 +36,7 @@ def where_slope_ends(facts: Facts) -> str:
     if empty := loss.get("empty"):
         return f"The loss ({empty}) is computed of a selection without rows (a mask without a true entry)."
     operations = loss.get("operations", [])
-    if flat := next((name for name in operations if name in _EVERYWHERE), ""):
+    if flat := _flat_in_loss(facts):
         return f"The slope ends between the output and the loss, in the operation {flat}: {_FLAT[flat]}."
     if not operations:
         return ""
@@ -51,4 +51,12 @@ def fix_slope(facts: Facts) -> Remedy | None:
             "return x.squeeze(-1)  # in forward, instead of a softmax over one column; the loss is\n"
             "# torch.nn.functional.binary_cross_entropy_with_logits(out, y.float())"
         )
+    name = found.get("operation") or _flat_in_loss(facts)
+    if name in _EVERYWHERE:
+        return Remedy(f"# remove {name.lower()}() from what the loss is computed of: it is for predictions alone")
     return None
+
+
+def _flat_in_loss(facts: Facts) -> str:
+    """The operation between output and loss whose slope is zero everywhere; "" if there is none."""
+    return next((name for name in facts.loss_graph.get("operations", []) if name in _EVERYWHERE), "")

@@ -13,6 +13,7 @@ from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.slope import fix_slope, where_slope_ends
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
+from gatdiag.diagnosis.units import check_dead_units
 from gatdiag.names import join_names, short
 from gatdiag.roles import BIAS
 
@@ -121,9 +122,11 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
         return _no_gradient(facts, frozen, text, _severity_of_frozen(facts), unfreeze)
     zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
-    if len(zero) >= max(1, 0.2 * total) and facts.state != "trained":
+    is_cut_off = _is_cut_off(facts, zero) and not isinstance(check_dead_units(facts), Finding)
+    if (len(zero) >= max(1, 0.2 * total) or is_cut_off) and facts.state != "trained":
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
-        return _no_gradient(facts, zero, text, "warning", _look_behind(zero))
+        severity = "error" if is_cut_off and facts.state == "failing" else "warning"
+        return _no_gradient(facts, zero, text, severity, _look_for_zeros(zero))
     return None
 
 
@@ -182,6 +185,12 @@ def _look_behind(names: Sequence[str]) -> Remedy:
         "the loss:"
     )
     return Remedy(f"{look}\n{_PRINT_MISSING}")
+
+
+def _look_for_zeros(names: Sequence[str]) -> Remedy:
+    module = names[0].rpartition(".")[0] or names[0]
+    what = "multiplies by zero (a mask that is the wrong way round, a clamp, a saturated activation) or cancels"
+    return Remedy(f"# look between {module} and the loss for what {what}:\n{_PRINT_MISSING}")
 
 
 def _without_stored_gradients(facts: Facts) -> Iterator[Finding]:

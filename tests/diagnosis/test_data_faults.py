@@ -210,12 +210,46 @@ def test_a_fault_is_named_and_its_repair_is_not_blamed(tmp_path, case, is_faulty
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
-    [(softmax_of_one_column, "LogSoftmax over a dimension of size 1"), (rounded, "operation Round")],
+    ("case", "words", "fix"),
+    [
+        (softmax_of_one_column, "LogSoftmax over a dimension of size 1", "squeeze(-1)"),
+        (rounded, "operation Round", "remove round()"),
+    ],
 )
-def test_it_is_said_where_the_slope_ends(tmp_path, case, words):
+def test_it_is_said_where_the_slope_ends(tmp_path, case, words, fix):
     torch.manual_seed(0)
-    assert words in train(tmp_path / "run", *case(is_faulty=True)).verdict.text
+    verdict = train(tmp_path / "run", *case(is_faulty=True)).verdict
+    assert words in verdict.text
+    assert fix in verdict.remedy
+
+
+class Reader(nn.Module):
+    """Attends to the words of a text, or, with the mask the wrong way round, to its padding."""
+
+    def __init__(self, is_faulty):
+        super().__init__()
+        self.words, self.query = nn.Embedding(50, 16, padding_idx=0), nn.Parameter(torch.randn(1, 1, 16))
+        self.values, self.out, self.is_faulty = nn.Linear(16, 16), nn.Linear(16, 3), is_faulty
+
+    def forward(self, text):
+        words, mask = self.words(text), (text == 0) == self.is_faulty
+        read = F.scaled_dot_product_attention(
+            self.query.expand(len(text), 1, 16), words, self.values(words), attn_mask=mask[:, None]
+        )
+        return self.out(read[:, 0])
+
+
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_an_embedding_whose_gradient_is_zero_is_no_matter_of_the_rate(tmp_path, is_faulty):
+    torch.manual_seed(0)
+    y, model = torch.randint(3, (300,)), Reader(is_faulty)
+    text = 1 + y[:, None] * 10 + torch.randint(15, (300, 12))
+    text[:, 9:] = 0
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(text), y), steps=100, lr=0.003)
+    check(diagnosis, "parameters-without-gradient", is_faulty=is_faulty)
+    if is_faulty:
+        assert "words.weight" in diagnosis.verdict.text
+        assert "mask" in diagnosis.verdict.remedy
 
 
 def test_nodes_that_are_alike_are_no_cause_where_one_output_is_wanted_of_all(tmp_path):

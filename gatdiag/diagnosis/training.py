@@ -216,10 +216,12 @@ def _failing(losses: Floats) -> Course:
 def _share_gone(losses: Floats) -> float:
     """Share of the first losses that is gone at the end; NaN if a loss was negative.
 
-    Where losses jump at once, by more than noise, it is that of the loss before the jump.
+    Of losses that jump at once, by more than noise, and come back, it is that of the loss before the jump.
     """
     first, last = float(np.median(losses[: max(1, len(losses) // 20)])), last_level(losses)
-    first = min(first, float(losses[0]) + limit("sigmas") * noise(losses))
+    start = float(losses[0]) + limit("sigmas") * noise(losses)
+    if last <= start:  # otherwise the first loss may weigh less, as in a warm-up, or be of an easy batch
+        first = min(first, start)
     if 0 <= last < limit("offset") * losses[0]:
         first = max(first, float(losses[0]))  # it was gone at once
     return 1 - last / first if losses.min() >= 0 and first > 0 else math.nan

@@ -315,9 +315,7 @@ def _targets_without_signal(facts: Facts) -> Finding | None:
         text = f"All {seen:,} labels that the loss saw are of class {labels.index(seen)}: nothing to tell apart."
         severity: Severity = "warning" if is_early else "error"
         return _no_signal(facts, text, Evidence("classes among the labels", 1.0), severity=severity)
-    # whose lowest value is the log of the number of classes: a loss that falls below has other parts
-    is_all = facts.state != "trained" or facts.last_loss > (1 - limit("fall")) * math.log(2)
-    if output.get("criterion") == "uniform-targets" and output["criterion_share"] >= limit("criterion") and is_all:
+    if output.get("criterion") == "uniform-targets" and output["criterion_share"] >= limit("criterion"):
         return _no_signal(
             facts,
             "The loss is a cross-entropy whose targets are the same for all classes and rows: it is lowest where the "

@@ -147,29 +147,6 @@ def test_a_part_of_the_loss_that_outweighs_the_labels_is_not_healthy(tmp_path, w
     assert ("outweigh" in diagnosis.verdict.text) == is_outweighed
 
 
-@pytest.mark.parametrize("weight", [0.1, 1.0])
-def test_uniform_targets_beside_labels_are_a_regularizer(tmp_path, weight):
-    (x, y), body = data(), mlp(4)
-    uniform = torch.full((len(x), 2), 0.5)
-
-    def loss_of(_):
-        domains, out = model(x)
-        loss = weight * F.cross_entropy(domains, uniform)
-        return loss if weight == 1 else loss + F.cross_entropy(out, y)
-
-    class Split(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = body
-
-        def forward(self, x):
-            return self.body(x).split(2, dim=1)
-
-    model = Split()
-    diagnosis = train(tmp_path / "run", model, loss_of, steps=200, lr=0.01)
-    assert alarms(diagnosis) == ([] if weight < 1 else ["no-training-signal"])
-
-
 def test_a_task_beside_the_labels_may_be_all_that_can_be_learned(tmp_path):
     (x, _), model = data(), Coder()
     torch.manual_seed(0)

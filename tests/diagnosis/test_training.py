@@ -59,6 +59,15 @@ def test_too_little_is_unknown_with_what_is_missing(losses):
     assert course.reason
 
 
+def test_a_jump_is_no_start_but_a_warm_up_is_none_either():
+    steps = np.arange(200.0)
+    falls = 0.1 + 0.9 * np.exp(-steps / 20)
+    jumps = np.concatenate([[0.6, 197.0, 490.0], np.geomspace(300.0, 0.6, 60), np.full(137, 0.598)])
+    weighed = falls * np.minimum((steps + 0.5) / 10, 1)
+    assert judge_course(jumps, 200, path=9.0).state == "unknown"
+    assert judge_course(weighed, 200, path=2.0).state == "trained"
+
+
 def test_what_was_learned_by_heart_is_not_healthy_without_a_training_score(tmp_path):
     logged = {"loss": np.geomspace(1.4, 1e-6, 60), "val_accuracy": np.full(60, 0.35)}
     diagnosis = diagnose(build(tmp_path / "run", logged=logged))

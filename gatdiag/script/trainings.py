@@ -276,8 +276,9 @@ def find_model(held: Collection[int]) -> nn.Module | None:
 
 def _roots(held: Collection[int]) -> list[nn.Module]:
     """The live modules that are part of no other one and hold some of the parameters; one of those of each other."""
-    # the oldest first
-    modules = [one for age in (2, 1, 0) for one in gc.get_objects(generation=age) if _is_of_script(one)]
+    # the oldest last, because a collection in between makes objects older: then they are there twice
+    ages = [[one for one in gc.get_objects(generation=age) if _is_of_script(one)] for age in (0, 1, 2)]
+    modules = [*{id(one): one for age in reversed(ages) for one in age}.values()]  # the oldest first
     parents = defaultdict[int, list[nn.Module]](list)
     for module in modules:
         for child in children_of(module).values():

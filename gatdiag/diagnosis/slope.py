@@ -58,5 +58,6 @@ def fix_slope(facts: Facts) -> Remedy | None:
 
 
 def _flat_in_loss(facts: Facts) -> str:
-    """The operation between output and loss whose slope is zero everywhere; "" if there is none."""
-    return next((name for name in facts.loss_graph.get("operations", []) if name in _EVERYWHERE), "")
+    """The operation between output and loss whose slope is zero everywhere; "" without one, or without rows."""
+    operations = [] if facts.loss_graph.get("empty") else facts.loss_graph.get("operations", [])
+    return next((name for name in operations if name in _EVERYWHERE), "")

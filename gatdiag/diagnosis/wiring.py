@@ -179,18 +179,17 @@ def _trainable_by_layer(facts: Facts) -> list[list[str]]:
 
 
 def _look_behind(names: Sequence[str]) -> Remedy:
-    module = names[0].rpartition(".")[0] or names[0]
-    look = (
-        f"# look for .detach(), .data, torch.no_grad(), .argmax(), .round(), .sign() or .item() between {module} and "
-        "the loss:"
-    )
-    return Remedy(f"{look}\n{_PRINT_MISSING}")
+    return _look_between(names, ".detach(), .data, torch.no_grad(), .argmax(), .round(), .sign() or .item()")
 
 
 def _look_for_zeros(names: Sequence[str]) -> Remedy:
+    what = "what multiplies by zero (a mask that is the wrong way round, a clamp, a saturated activation) or cancels"
+    return _look_between(names, what)
+
+
+def _look_between(names: Sequence[str], what: str) -> Remedy:
     module = names[0].rpartition(".")[0] or names[0]
-    what = "multiplies by zero (a mask that is the wrong way round, a clamp, a saturated activation) or cancels"
-    return Remedy(f"# look between {module} and the loss for what {what}:\n{_PRINT_MISSING}")
+    return Remedy(f"# look for {what} between {module} and the loss:\n{_PRINT_MISSING}")
 
 
 def _without_stored_gradients(facts: Facts) -> Iterator[Finding]:

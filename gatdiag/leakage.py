@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatdiag.recorder.tokens import find_tokens, is_next_token
+from gatdiag.recorder.tokens import asked_tokens, find_tokens
 from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.tensors import first_tensor, named_tensors
 
@@ -36,7 +36,7 @@ def dependence_on_future(
         if o is None or o.dim() != 3 or o.shape[:2] != tokens.shape or not o.requires_grad:
             return None
         (gradient,) = torch.autograd.grad(loss(out), o, allow_unused=True)
-        if gradient is None or not is_next_token(o.detach(), gradient, tokens):
+        if gradient is None or not asked_tokens(o.detach(), gradient, tokens)["is_next_token"]:
             return None
         middle = tokens.shape[1] // 2
         others = _replace_after(tokens, middle)

@@ -99,8 +99,8 @@ def check_non_finite(facts: Facts) -> Finding | None:
         code = "nonfinite-operation"
         text = (
             f"At step {first.step:,} {place} became {first.kind} although no earlier value was large: an "
-            f"operation {operation.format('it')} is undefined for its input (log or sqrt of zero, 0 / 0), in the "
-            f"forward {'pass' if operation == _BEFORE else 'or the backward pass'}."
+            f"operation {operation.format('it')} is undefined for its input (log or sqrt of zero, 0 / 0, exp of more "
+            f"than 88), in the forward {'pass' if operation == _BEFORE else 'or the backward pass'}."
         )
     counts = [Evidence("NaN or infinite values", first.entries, "entries")] if first.entries else []
     return facts.finding(
@@ -114,7 +114,8 @@ def check_non_finite(facts: Facts) -> Finding | None:
         steps=(first.step,),
         remedy=Remedy(
             "x = torch.log(x.clamp(min=1e-6))  # or torch.sqrt(x + 1e-6), a / (b + 1e-6): "
-            f"{operation.format(named).rstrip(',')}\n{look}"
+            f"{operation.format(named).rstrip(',')}\n"
+            f"# torch.sigmoid(-x) instead of 1 / (1 + x.exp()), torch.logsumexp(x, -1) of x.exp().sum(-1).log()\n{look}"
         ),
         falsified_by=falsified_by,
     )

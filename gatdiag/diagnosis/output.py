@@ -9,7 +9,7 @@ from gatdiag.diagnosis.evaluation import evaluates_badly
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
-from gatdiag.diagnosis.wording import percent
+from gatdiag.diagnosis.wording import number, percent
 from gatdiag.names import join_names, short
 from gatdiag.operations import RANGES
 
@@ -25,7 +25,7 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
-_NEEDS_PASS = "it takes a backward pass of its own: gatdiag.preflight makes one"
+NEEDS_PASS = "it takes a backward pass of its own: gatdiag.preflight makes one"
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
     "loss, within 1%."
@@ -168,6 +168,7 @@ def check_relu(facts: Facts) -> Finding | str | None:
     severity="certain",
     is_independent=True,
     limits={
+        "negatives": Limit(0.2, "of the labels: with fewer, all may be called positive"),
         "unreachable": Limit(0.02, "share of the targets that no output can equal; of targets within the range 0"),
         "unreachable-error": Limit(
             0.1, "of a squared error is what these targets leave at least; less is noise beyond the range"
@@ -176,6 +177,8 @@ def check_relu(facts: Facts) -> Finding | str | None:
 )
 def check_range(facts: Facts) -> Finding | str | None:
     """Targets of a regression that the last operation of the model (ReLU, sigmoid, tanh) cannot return."""
+    if found := _never_negative(facts):
+        return found
     share = facts.output.get("unreachable_targets")
     if share is None:
         return "the loss is no error of a regression, or was not seen"
@@ -194,6 +197,30 @@ def check_range(facts: Facts) -> Finding | str | None:
         remedy=Remedy(
             f"return x  # in forward, without the last {operation.lower()}; or scale the targets into its range"
         ),
+    )
+
+
+def _never_negative(facts: Facts) -> Finding | None:
+    """Logits of a binary cross-entropy of which none was ever negative, as products of what passed a ReLU."""
+    labels, lowest = facts.output.get("labels") or [], float(facts.output.get("lowest", -math.inf))
+    is_relu = _last_operation(facts).startswith("Relu")  # see `check_relu`
+    is_asked = (
+        _criterion(facts)[0] == "bce-logits" and len(labels) == 2 and labels[0] > limit("negatives") * sum(labels)
+    )
+    if is_relu or not is_asked or lowest < 0 or facts.step_count < limit("steps") or facts.state == "trained":
+        return None
+    share = labels[0] / sum(labels)
+    return facts.finding(
+        "output-out-of-range",
+        f"No output was ever below zero (the lowest is {number(lowest)}), so that no probability is below one half, "
+        f"though {percent(share)} of the labels are 0: outputs are computed of numbers that are never negative, as "
+        "products of what passed a ReLU are.",
+        Evidence("lowest output in all steps that were looked at", lowest),
+        Evidence("share of the labels that are 0", share),
+        title="No logit is negative",
+        threshold=f"Flagged from 0 on, if more than {threshold_text('negatives')} are 0.",
+        remedy=Remedy("return x  # of the last layer, without the ReLU behind it: its products may be negative then"),
+        falsified_by="Some output is below zero.",
     )
 
 
@@ -251,12 +278,16 @@ def check_axis(facts: Facts) -> Finding | str | None:
     """
     if not facts.is_preflight:
         known = facts.signals.get("batch_axes") or {}
-        return _read_along_batch(facts, known) or _softmax_over_batch(facts) or (None if known else _NEEDS_PASS)
+        return _read_along_batch(facts, known) or _softmax_over_batch(facts) or (None if known else NEEDS_PASS)
     if isinstance(facts.mixing, str):
         return facts.mixing
     found = facts.mixing
-    if found is None or not found["share"] > limit("mixed"):
+    if found is None:
+        return "the rows of the inputs are not known to be examples"
+    if not found["share"] > limit("mixed"):
         return None
+    if found.get("is_by_order"):
+        return _by_order(found["share"], facts)
     fix = "softmax(x, dim=-1), x.mean(-1), for graphs norm(x, batch): the features are the last dimension"
     if found["sequence_first"]:
         fix = f"{join_names(found['sequence_first'], 3)}: with batch_first=True, for inputs [batch, length, features]"
@@ -267,6 +298,22 @@ def check_axis(facts: Facts) -> Finding | str | None:
         Evidence("share of the gradient at the inputs of other examples", found["share"]),
         threshold=f"Flagged above {threshold_text('mixed')}.",
         remedy=Remedy(f"# {fix}"),
+    )
+
+
+def _by_order(change: float, facts: Facts) -> Finding:
+    return facts.finding(
+        "wrong-axis",
+        f"Outputs change by {percent(change)} of their size if the examples come in another order, in evaluation mode: "
+        "something that depends on the place in the batch is added, as where an encoding of positions runs along the "
+        "batch instead of along time.",
+        Evidence("change of the outputs with the order of the examples, over their norm", change),
+        title="Outputs depend on the place in the batch",
+        threshold=f"Flagged above {threshold_text('mixed')}.",
+        remedy=Remedy(
+            "x = x + positions[: x.shape[1]]  # for x [batch, length, features]: positions [length, features]"
+        ),
+        falsified_by="In evaluation mode, an example has the same output at each place in a batch.",
     )
 
 

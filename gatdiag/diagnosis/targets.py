@@ -124,6 +124,45 @@ def check_empty(facts: Facts) -> Finding | str | None:
 
 
 @cause(
+    "target-changes",
+    "Inputs and targets do not belong together",
+    rank=41,
+    why="what is asked has nothing to do with the inputs, and no network can learn it",
+    figure="training_curves",
+    falsified_by="The same row of the inputs comes with the same target in two epochs.",
+    remedy=Remedy(
+        "order = torch.randperm(len(x))\n"
+        "x, y = x[order], y[order]  # one order for both; a DataLoader of TensorDataset(x, y) keeps them together"
+    ),
+    needs_training=True,
+    is_independent=True,
+    limits={
+        "pairs": Limit(30, "targets of inputs that came again"),
+        "agreement": Limit(0.5, "Cohen's kappa of classes, correlation of numbers: 1 if they stay, 0 if unrelated"),
+    },
+)
+def check_changes(facts: Facts) -> Finding | str | None:
+    """Inputs that came again were to be something else, as where inputs and labels are shuffled apart."""
+    found = facts.signals.get("repeated_examples") or {}
+    agreement = found.get("agreement")
+    if agreement is None or found["pairs"] < limit("pairs"):
+        return "too few examples came again with a target that the gradient shows"
+    if facts.has_opponent or facts.has_several_optimizers or facts.is_policy:
+        return "another network, or a reward, decides on the targets"
+    if not agreement < limit("agreement"):
+        return None
+    return facts.finding(
+        "target-changes",
+        f"{found['pairs']:,} examples came again with the same inputs and another target: these agree with those of "
+        f"the first time by {number(agreement)}, where 1 is the same and 0 is drawn at random. Inputs and targets are "
+        "shuffled apart from each other, or the target is made anew each time.",
+        Evidence("agreement of the targets of the same inputs", agreement),
+        Evidence("examples that came again", found["pairs"], "examples"),
+        threshold=f"Flagged below {threshold_text('agreement')}, from {threshold_text('pairs')} on.",
+    )
+
+
+@cause(
     "target-is-output",
     "The target is an output of the model",
     rank=42,
@@ -155,6 +194,69 @@ def check_is_output(facts: Facts) -> Finding | str | None:
         "output should be high, and which low. For targets outside of 0 to 1 this loss has no lower bound.",
         Evidence("targets that are computed by the model", 1.0),
         threshold="Exact: no threshold.",
+    )
+
+
+@cause(
+    "target-not-binary",
+    "Targets of a binary cross-entropy are not 0 or 1",
+    rank=41.5,
+    why="the loss has no lower bound, or asks for what is no probability",
+    figure="training_curves",
+    falsified_by="y.min() is 0 or more and y.max() is 1 or less, for the targets that the loss is given.",
+    remedy=Remedy(
+        "print(y.unique())  # 0 and 1 are expected\n"
+        "# negatives that are drawn twice have labels 0, 1 and 2: RandomLinkSplit(add_negative_train_samples=False)"
+    ),
+    severity="certain",
+    is_independent=True,
+    limits={"outside": Limit(0.01, "share of the targets that are below 0 or above 1")},
+)
+def check_binary(facts: Facts) -> Finding | str | None:
+    """Targets of a binary cross-entropy with logits below 0 or above 1: with them, it falls for ever."""
+    found = facts.output.get("binary_targets")
+    if not found:
+        return "the loss is no binary cross-entropy with logits, or its targets are 0 and 1"
+    if not found["outside"] > limit("outside"):
+        return None
+    return facts.finding(
+        "target-not-binary",
+        f"{percent(found['outside'])} of the targets of the binary cross-entropy are below 0 or above 1; they are from "
+        f"{number(round(found['low'], 3))} to {number(round(found['high'], 3))}. For these the loss falls for ever as "
+        "outputs grow, which outweighs what is asked of the others.",
+        Evidence("share of the targets that are below 0 or above 1", found["outside"]),
+        Evidence("largest target", found["high"]),
+        Evidence("smallest target", found["low"]),
+        threshold=f"Flagged above {threshold_text('outside')}.",
+    )
+
+
+@cause(
+    "advantage-not-detached",
+    "The advantage gets a gradient",
+    rank=43,
+    why="the critic is told to make the policy's loss small instead of to foresee rewards",
+    figure="training_curves",
+    falsified_by="advantage.requires_grad is False where it multiplies the log-likelihood.",
+    remedy=Remedy(
+        "advantage = (returns - value).detach()  # in the loss of the policy; that of the critic keeps value"
+    ),
+    severity="warning",
+    is_independent=True,
+)
+def check_advantage(facts: Facts) -> Finding | str | None:
+    """A log-likelihood is multiplied by a difference of rewards and another output, which gets a gradient by that."""
+    if not facts.loss_graph:
+        return _NO_GRAPH
+    if not facts.loss_graph.get("weighs_by_another"):
+        return None
+    return facts.finding(
+        "advantage-not-detached",
+        "The loss multiplies a log-likelihood by what is computed from another output of the model, as the advantage "
+        "from the value, and that output gets a gradient there: it moves to where the product is small, the value "
+        "rises, and the policy ends in one action or in none.",
+        Evidence("outputs that weigh a log-likelihood and get a gradient by it", 1.0),
+        threshold="Exact: the graph of the loss.",
     )
 
 
@@ -491,12 +593,32 @@ def check_leakage(facts: Facts) -> Finding | str | None:
     )
 
 
+def _own_token(facts: Facts, lengths: Iterable[str]) -> Finding:
+    """The target is what the model is given, though attention has a causal mask, as of one that is to generate."""
+    return facts.finding(
+        "target-leakage",
+        f"The target at each time is the token that the model is given there, though attention "
+        f"({join_names([*map(short, lengths)], 3)}) reads no later ones, as in a model that is to predict them: it "
+        "learns to copy, and the targets are to be shifted by one.",
+        Evidence("targets that are the token at the same place", 1.0),
+        title="The target is the token that is given",
+        threshold="Exact: the label of each row of dL/dout, from 98% of the tokens on.",
+        remedy=Remedy(
+            "out = model(tokens[:, :-1])  # without the last one, and targets without the first one\n"
+            "loss = torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())"
+        ),
+        falsified_by="The targets are other tokens than those that the model is given at the same places.",
+    )
+
+
 def _attention_ahead(facts: Facts) -> Finding | str | None:
     """While training: targets are next tokens of the only tokens that are given, and attention reads later ones."""
     is_next = facts.output.get("is_next_token")
     if is_next is None:
         return "the output has no row for each token of the input"
     lengths: dict[str, int] = facts.signals.get("attention_ahead") or {}
+    if facts.output.get("is_own_token") and lengths and not any(lengths.values()):
+        return _own_token(facts, lengths)
     ahead = {name: length for name, length in lengths.items() if length}
     if not is_next or not ahead:
         return None

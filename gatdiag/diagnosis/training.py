@@ -67,8 +67,9 @@ def judge_course(
     1. Below 20 steps, or without a loss, it is unknown.
     2. Where the loss of the best constant prediction is known, zero is the lowest loss, and what counts is the share of
        the lower of that and the first loss that is gone at the end: 60% is trained, less than 35% is failing, between
-       is partly, as is less where the loss still falls fast enough, or is clearly 10% lower: then noise in the data may
-       be what is left. If the weights moved by less than 1% in total, the first loss is the median of the first losses.
+       is partly, as is less where the loss still falls fast enough, or is clearly 10% lower. What is left of one that
+       fell partly, and falls no more, may be noise in the data. If the weights moved by less than 1% in total, the
+       first loss is the median of the first losses.
     3. Of another loss that was never negative zero is taken as the lowest, too, and the share of the first losses
        counts; unless less than 35% is gone although the weights moved by 30% or more, as of a loss with an offset, or
        of random negatives. Then, or with a negative loss, neither sign nor level counts, as the lowest value is not
@@ -117,7 +118,15 @@ def judge_course(
         course = Course("unknown", f"{_moved(losses)}, which says nothing where likelihoods are weighed by rewards")
     elif is_open and course.state == "failing" and _share_gone(losses) >= limit("fall") and _has_fallen(losses):
         course = _unknown_lowest(losses)
-    return judge_by_scores(course, losses, scores)
+    return judge_by_scores(_at_end(course, losses), losses, scores)
+
+
+def _at_end(course: Course, losses: Floats) -> Course:
+    """A loss that fell partly, and is no longer below that in the middle by several standard errors, may be all."""
+    part = max(1, len(losses) // 5)
+    falls = _is_below(losses[-part:], losses[len(losses) // 2 :][:part], noise(losses))
+    is_known = course.state != "partly" or course.reason.endswith((STILL_FALLS, LEARNS))
+    return course if is_known or falls else Course("partly", f"{course.reason}; {LEARNS}")
 
 
 def _not_failing(course: Course, has_learned: bool, losses: Floats, changes: str) -> Course:

@@ -64,10 +64,13 @@ def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | N
         shares = {name: share for name, share in shares.items() if name not in facts.single_units}
     if not shares or (is_of_gradients and (min(shares.values()) == 1 or not _has_partial_gradients(facts))):
         return None  # without any gradient, nothing can be said about units
-    if is_of_gradients and (is_rounded_away(facts) or _is_cut_off(values_at_step(frame, "layer", column), shares)):
+    first = values_at_step(frame, "layer", column)
+    if is_of_gradients and (is_rounded_away(facts) or _is_cut_off(first, shares)):
         return None
-    if is_of_gradients:  # the last such layer comes first: dead units cut off all layers before them
-        shares = dict(reversed(shares.items()))
+    # the last such layer comes first: dead units cut off all layers before them; a layer that never got any gradient is
+    # multiplied by zero, see `gatdiag.diagnosis.wiring`
+    if is_of_gradients:
+        shares = {name: share for name, share in reversed(shares.items()) if min(share, first.get(name, 0.0)) < 1}
     flagged = frame[frame[column] >= limit("dead")]
     return _finding(facts, shares, flagged.groupby("layer", observed=True)["step"].min().to_dict(), column, units, how)
 

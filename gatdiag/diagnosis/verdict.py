@@ -10,6 +10,7 @@ from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLA
 from gatdiag.diagnosis.generalization import UNCOMPARED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
+from gatdiag.diagnosis.output import NEEDS_PASS
 from gatdiag.diagnosis.training import LEARNS, STILL_FALLS, TELLS_NOTHING
 from gatdiag.diagnosis.wording import plain
 
@@ -175,11 +176,12 @@ class Diagnosis:
             yield "detail", f"Checked for {checked}; {reasons} says why not the others"
 
     def _unseen(self) -> Iterator[str]:
-        """Yield a line for each cause that could be the verdict if all laws were known, or the steps."""
+        """Yield a line for each cause that could be the verdict if all laws, the steps or another pass were known."""
         found = self.verdict
         for code, reason in self.skipped.items():
             may_rank_above = not found.is_cause or rank(code) < rank(found.code)
-            if (STOPPED in reason or reason == NEEDS_STEPS) and CAUSES[code].severity != "note" and may_rank_above:
+            is_open = STOPPED in reason or reason == NEEDS_STEPS or (found.code == UNEXPLAINED and reason == NEEDS_PASS)
+            if is_open and CAUSES[code].severity != "note" and may_rank_above:
                 yield f"  not looked at: {CAUSES[code].title.lower()}, which would rank above ({reason})"
 
     def document(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gatdiag.diagnosis import remedy
 from gatdiag.diagnosis.causes import cause
+from gatdiag.diagnosis.evaluation import evaluates_badly
 from gatdiag.diagnosis.facts import Facts, largest, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.slope import fix_slope, where_slope_ends
@@ -123,9 +124,10 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         return _no_gradient(facts, frozen, text, _severity_of_frozen(facts), unfreeze)
     zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
     is_cut_off = _is_cut_off(facts, zero) and not isinstance(check_dead_units(facts), Finding)
-    if (len(zero) >= max(1, 0.2 * total) or is_cut_off) and facts.state != "trained":
+    if zero and (len(zero) >= 0.2 * total or is_cut_off or not isinstance(check_dead_units(facts), Finding)):
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
-        severity = "error" if is_cut_off and facts.state == "failing" else "warning"
+        is_harmless = facts.state == "trained" and not evaluates_badly(facts)
+        severity = "error" if is_cut_off and facts.state == "failing" else "note" if is_harmless else "warning"
         return _no_gradient(facts, zero, text, severity, _look_for_zeros(zero))
     return None
 
@@ -384,7 +386,7 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
         evidence = [Evidence("values of dL/dout, of which an absolute error has two", values)]
         threshold = "Exact: these values are integers over N^2 and ascend with the outputs."
     elif target is None or None in target.values():
-        return None
+        return _broadcast_in_graph(facts)
     else:
         moves = target["high"] - target["low"] > limit("target-moves") * target["spread"]
         if math.isnan(facts.broadcast_loss) and (target["step"] in facts.loss.index or not moves):
@@ -405,6 +407,20 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
         "of the targets.",
         *evidence,
         threshold=threshold,
+    )
+
+
+def _broadcast_in_graph(facts: Facts) -> Finding | None:
+    """Where the loss adds up errors of several outputs, the gradient does not show it, and its graph does."""
+    rows = facts.loss_graph.get("broadcast_rows", 0)
+    if not rows:
+        return None
+    return facts.finding(
+        "loss-broadcast",
+        f"In the loss, each of {rows:,} outputs is compared with {rows:,} targets: outputs [N, 1] and targets [N] are "
+        "broadcast to [N, N], so the network can only learn the mean of the targets.",
+        Evidence("differences that are computed for each output", rows),
+        threshold="Exact: the shapes in the graph of the loss.",
     )
 
 

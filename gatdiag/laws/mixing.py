@@ -84,14 +84,18 @@ class Mixing:
             self._take_hop(source, out)
 
     def _observe_whole(self, name: str, arguments: Mapping[str, Any], module: str) -> None:
-        """Dropout, and attention without any mask; what a given mask hides is not looked at."""
+        """Dropout, and attention without a mask, or with a causal one; what another mask hides is not looked at."""
         if name in _DROPPED:
             rate = float(_DROPPED[name](arguments))
             self.dropped[module] = max(self.dropped.get(module, 0.0), rate)
             return
         query, key = arguments.get("query"), arguments.get("key")
-        is_free = not arguments.get("is_causal") and arguments.get("attn_mask", arguments.get("attn_bias")) is None
-        if is_free and isinstance(query, Tensor) and isinstance(key, Tensor) and query.shape[-2] == key.shape[-2] > 1:
+        if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not query.shape[-2] == key.shape[-2] > 1:
+            return
+        mask = arguments.get("attn_mask", arguments.get("attn_bias"))
+        if arguments.get("is_causal") or (isinstance(mask, Tensor) and _is_causal(mask)):
+            self._look_ahead(module, torch.tensor(0))
+        elif mask is None:
             self._look_ahead(module, torch.tensor(key.shape[-2]))
 
     def _look_ahead(self, module: str, length: Tensor) -> None:
@@ -118,6 +122,15 @@ class Mixing:
     def _take_hop(self, before: Tensor, after: Tensor) -> None:
         if before.shape != (len(before), len(before)):  # a power of the matrix
             self.hops, self.data = self.hops + 1, (before if self.data is None else self.data[0], after)
+
+
+def _is_causal(mask: Tensor) -> bool:
+    """Whether the last row but one of a mask hides the last time, and the last row does not."""
+    if mask.ndim < 2 or mask.shape[-1] != mask.shape[-2]:
+        return False
+    hidden, shown = mask[..., -2, -1], mask[..., -1, -1]
+    hides = [~each if mask.dtype is torch.bool else each < -_MASKED for each in (hidden, shown)]
+    return bool(hides[0].all()) and not bool(hides[1].any())
 
 
 def _is_computed(tensor: Tensor) -> bool:

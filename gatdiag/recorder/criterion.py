@@ -26,11 +26,12 @@ _ONE_NUMBER: Final = 2  # columns, of which a softmax depends on the difference 
 _WEIGHTED_MIN_ROWS: Final = 3  # for each class, on average
 _SIGNIFICANT_ROW: Final = 0.1  # of the largest row norm; smaller rows do not count
 _MAX_ROWS: Final = 5000  # for labels; evenly spaced, because in link prediction all positive pairs come first
-_MAX_FITTED_ROWS: Final = 500  # for the loss
+_MAX_FITTED_ROWS: Final = 500  # for the loss, so as well
 _MAX_TARGET_SPREAD: Final = 1e-3  # of targets that count as one, relative to the spread of the outputs
 _MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
 _MIN_COUNTING_ROWS: Final = 8
 _LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
+_TARGET_ERROR: Final = 1e-4  # the same, where it is the only evidence
 _MAX_COLUMNS: Final = 16  # of targets that are told apart
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
@@ -157,8 +158,9 @@ def identify(o: Tensor, gradient: Tensor) -> tuple[str, float, Tensor | None]:
     o, g = o[::every].double(), g[::every].double()
     if not len(g) or not bool(o.isfinite().all()) or not bool(g.isfinite().all()):
         return "", float("nan"), None
-    fitted = g[:_MAX_FITTED_ROWS]
-    shapes = _gradient_shapes(o[:_MAX_FITTED_ROWS], fitted)
+    few = slice(None, None, max(1, -(-len(g) // _MAX_FITTED_ROWS)))
+    fitted = g[few]
+    shapes = _gradient_shapes(o[few], fitted)
     misfits = {name: _misfit(fitted, shape) for name, shape in shapes.items()}
     rare = (*_EXACT, *_UNNAMED)
     best = min(misfits, key=lambda n: (_FACTOR if n in rare else 1) * max(misfits[n], rounding))
@@ -246,6 +248,13 @@ def _count_labels(name: str, g: Tensor) -> Tensor | None:
     return torch.bincount(g.argmin(1), minlength=g.shape[1])
 
 
+def labels_of_rows(gradient: Tensor) -> Tensor:
+    """The label of each row of an output, by the gradient of a cross-entropy; NaN where there is none."""
+    g = as_rows(gradient.detach()).double()
+    labels = (g[:, 0] < 0).double() if g.shape[1] == 1 else g.argmin(1).double()
+    return labels.where((g != 0).any(1), torch.nan)
+
+
 def _shows_one_class(g: Tensor, misfit: float, rounding: float) -> bool:
     """True if no error of a regression has this gradient, too, as it may where outputs and targets are nearly equal.
 
@@ -322,6 +331,30 @@ def add_losses(known: Mapping[str, float], cross_entropy: float, scale: float) -
         "first_cross_entropy": (known["first_cross_entropy"] * known["loss_scale"] + cross_entropy * scale) / total,
         "loss_scale": total,
     }
+
+
+def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]:
+    """The targets of a binary cross-entropy with logits, whatever numbers they are; empty if the loss is another one.
+
+    Its gradient is s (sigmoid(o) - y) and its value s times the sum of log(1 + exp(o)) - y o, with s one over the
+    number of entries or of rows, or one: where a target y that follows from the first gives the second, it is that.
+
+    Returns:
+        "low" and "high", the smallest and the largest target; "outside", the share of those below 0 or above 1.
+
+    Example:
+        >>> o, y = torch.tensor([[0.5], [-1.0], [2.0]]), torch.tensor([[0.0], [1.0], [2.0]])
+        >>> loss = F.binary_cross_entropy_with_logits(o, y)
+        >>> {name: round(value, 3) for name, value in binary_targets(o, (o.sigmoid() - y) / 3, float(loss)).items()}
+        {'low': 0.0, 'high': 2.0, 'outside': 0.333}
+    """
+    o, g = _finite_live_rows(o, gradient)
+    for count in {g.numel(), len(g), 1} if len(g) else ():
+        y = o.sigmoid() - g * count
+        if math.isclose(float((F.softplus(o) - y * o).sum()) / count, loss, rel_tol=_TARGET_ERROR):
+            outside = (y < -_LOSS_ERROR) | (y > 1 + _LOSS_ERROR)
+            return {"low": float(y.min()), "high": float(y.max()), "outside": float(outside.double().mean())}
+    return {}
 
 
 def columns_entropy(gradient: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -53,13 +53,10 @@ class DataFacts:
         """Note rows that were there before with the same entries, and how many of them have these in another order."""
         found = self._orders.setdefault(name, {"repeated": 0, "permuted": 0})
         size = x[0].numel()
-        if not _COLUMNS[0] <= size <= _COLUMNS[1] or found["repeated"] >= _COMPARED:
+        if found["repeated"] >= _COMPARED or (some := telling_rows(x)) is None:
             return
-        rows = x.detach()[:: max(1, -(-len(x) // _ROWS))].float().cpu()
-        ordered = rows.flatten(1).sort(1).values
-        is_telling = ((ordered.diff(dim=1) > 0).sum(1) >= _DISTINCT * size) & ordered.isfinite().all(1)
         known = self._rows.setdefault(name, {})
-        for row, entries in zip(rows[is_telling], ordered[is_telling], strict=True):
+        for row, entries in zip(some.rows, some.ordered, strict=True):
             key = hash(entries.numpy().tobytes())  # of the row itself the order is needed
             if key in known:
                 found["repeated"] += 1
@@ -133,6 +130,31 @@ class DataFacts:
         labels = [{"step": step, "counts": counts} for step, counts in self._labels.items()]
         return {"input_sizes": sizes, "graphs": self._graphs, "batch_labels": labels, "input_orders": self._orders,
                 "cached_edges": {layer: found for layer, (_, found) in self._cached.items()}}  # fmt: skip
+
+
+class TellingRows(NamedTuple):
+    """Some rows of an input, in which no two are alike by chance.
+
+    Attributes:
+        rows: Of the input, on the CPU.
+        ordered: The sorted entries of each.
+        places: Of these rows.
+    """
+
+    rows: Tensor
+    ordered: Tensor
+    places: Tensor
+
+
+def telling_rows(x: Tensor) -> TellingRows | None:
+    """Up to 64 rows with enough different entries; None if rows have too few entries, or too many."""
+    if not _COLUMNS[0] <= x[0].numel() <= _COLUMNS[1]:
+        return None
+    every = max(1, -(-len(x) // _ROWS))
+    rows = x.detach()[::every].float().cpu()
+    ordered = rows.flatten(1).sort(1).values
+    is_telling = ((ordered.diff(dim=1) > 0).sum(1) >= _DISTINCT * ordered.shape[1]) & ordered.isfinite().all(1)
+    return TellingRows(rows[is_telling], ordered[is_telling], is_telling.nonzero().squeeze(1) * every)
 
 
 def is_permuted(example: Tensor, other: Tensor) -> bool:

@@ -38,6 +38,7 @@ from gatdiag.recorder.loss_graph import (
     has_divergence,
     is_linear_chain,
     penalizes_weights,
+    weighs_by_another,
 )
 from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
@@ -51,12 +52,13 @@ from gatdiag.recorder.messages import (
     weight_statistics,
 )
 from gatdiag.recorder.normalization import BatchNorms
-from gatdiag.recorder.outputs import latent_size, row_spread, unreachable_error, unreachable_targets
+from gatdiag.recorder.outputs import asked_of_rows, latent_size, row_spread, unreachable_error, unreachable_targets
 from gatdiag.recorder.precision import PrecisionFacts
 from gatdiag.recorder.recurrence import Recurrence
+from gatdiag.recorder.repeats import Repeats
 from gatdiag.recorder.samples import FlatParameters, Sample
 from gatdiag.recorder.shards import distributed_parameters, is_distributed
-from gatdiag.recorder.tokens import is_next_token, only_tokens
+from gatdiag.recorder.tokens import asked_tokens, only_tokens
 from gatdiag.structure.adapters import adapter_name
 from gatdiag.structure.modules import (
     attributes_of,
@@ -151,13 +153,13 @@ class Inspection:
         self._relations: dict[str, dict[str, Any]] = {}  # layer -> which of its kinds of edges there are
         self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
         self._batches, self._loop, self._precision = Batches(), LoopFacts(), PrecisionFacts()
-        self._data, self._batch_norms = DataFacts(), BatchNorms()
+        self._data, self._batch_norms, self._repeats = DataFacts(), BatchNorms(), Repeats()
         self._class_weights: dict[str, list[float]] = {}
         self._output_nodes: list[Any] = []  # that computed the outputs of this step
         self._other_nodes: list[Any] = []  # that computed what else the model returned
         self._compares = False  # the loss compares outputs with each other
         self._axes = BatchAxes()
-        self._is_next_token: bool | None = None  # whether it is what the loss asks for; None if there are no tokens
+        self._asked_tokens: dict[str, bool] = {}  # whether the loss asks for the next, or the own token of each
         self._latents: dict[str, dict[str, float]] = {}  # the "first" and the "last" size of what else is returned
         self._has_divergence = False  # the loss holds the exponential of it
         self._alike_nodes: list[Any] = []  # of as many columns as the output
@@ -307,6 +309,9 @@ class Inspection:
             self._inspect_inputs(inputs)
         if self.is_due:
             self._note_data(inputs)
+            others = [each for each in (*args, *kwargs.values()) if not issubclass(type(each), Tensor)]
+            is_seen = len(inputs) == len(args) + len(kwargs) - len(others)  # else some are sparse
+            self._repeats.note_inputs(batch, [x for _, x in inputs], others if is_seen else [object()])
             self._note_origin([x for _, x in inputs if x.is_floating_point()])
             self._data.note_graphs([x for _, x in walk((args, kwargs)) if issubclass(type(x), Tensor)])
         o = first_tensor(output)
@@ -365,7 +370,8 @@ class Inspection:
             rows = row_spread(o)
             self._first_rows = self._first_rows or rows
             now = {"last_operation": last_operation, "softmax_over_rows": softmax_over_rows}
-            self._output = {**found, **now, "first_rows": self._first_rows, "last_rows": rows}
+            lowest = min(found["min"], self._output.get("lowest", math.inf))
+            self._output = {**found, **now, "lowest": lowest, "first_rows": self._first_rows, "last_rows": rows}
             self._has_changed = True
 
     def _inspect_inputs(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
@@ -457,6 +463,7 @@ class Inspection:
         self._has_other_outputs = self._has_other_outputs or depends_on(losses[0], alike, nodes)
         own = {id(parameter) for _, parameter in named_parameters(self._model)}
         self._loss_weights = max(self._loss_weights, count_weights(losses[0], {*nodes, *others}, own))
+        found["weighs_by_another"] = weighs_by_another(losses[0], {*nodes, *others})
         found["penalizes_weights"] = penalizes_weights(losses[0], {*nodes, *others}, own)
         if is_broken:
             self._broken = {"step": self._step, "is_infinite": any(bool(loss.isinf()) for loss in losses), **found}
@@ -478,10 +485,10 @@ class Inspection:
         if self.is_due:
             self._precision.on_output_gradient(gradient)
             self._count_reached(output.channels, gradient)
-            if output.tokens is not None and self._is_next_token is None:
-                self._is_next_token = is_next_token(output.values, gradient.detach(), output.tokens)
+            if output.tokens is not None and not self._asked_tokens:
+                self._asked_tokens = asked_tokens(output.values, gradient.detach(), output.tokens)
             rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
-            _call_on_host(self._inspect_loss, *rows, self._step, self._record, is_same_batch)
+            _call_on_host(self._inspect_loss, *rows, self._step, self._record, output.batch, is_same_batch)
 
     def _inspect_broken(self, o: Tensor, gradient: Tensor) -> None:
         """Note how much of the first dL/dout with a NaN is NaN, and whether the output is; on an accelerator, never."""
@@ -508,16 +515,15 @@ class Inspection:
             self._has_changed = True
 
     def _inspect_loss(
-        self, o: Tensor, gradient: Tensor, step: int, record: int | None, is_same_batch: bool | Tensor
+        self, o: Tensor, gradient: Tensor, step: int, record: int | None, batch: int, is_same_batch: bool | Tensor
     ) -> None:
         self._has_changed = True
         name, misfit, labels = criterion.identify(o, gradient)
+        self._inspect_repeats(name, o, gradient, batch)
         self._criteria.append(name)
         self._output |= {"criterion_misfit": misfit} if name else {}
         if name in criterion.ON_LOGITS:
-            self._output["predicted_share"] = criterion.predicted_share(o, gradient)
-            self._output["separation"] = criterion.separation(o, gradient)
-            self._output["last_cross_entropy"] = criterion.cross_entropy(o, gradient)
+            self._inspect_predictions(o, gradient)
         if record is not None and record < _FIRST_TARGETS:
             self._inspect_targets(o, gradient, step)
         self._inspect_classes(name, labels, o, gradient, step)
@@ -525,9 +531,9 @@ class Inspection:
         self._sides.append(criterion.side_of_targets(gradient))
         if not name:
             self._inspect_error(o, gradient, step)
-            self._output["columns"] = criterion.column_errors(o, gradient)
         if name.startswith("bce") and o.shape[1] > 1 and "columns_entropy" not in self._implied:
-            self._implied["columns_entropy"] = criterion.columns_entropy(gradient)
+            scale = criterion.scale_of_mean(name, o, gradient)
+            self._implied["columns_entropy"] = criterion.columns_entropy(gradient) * scale
         if labels is None or (self._labels is not None and len(labels) != len(self._labels)):
             return
         if self._labels is None or not is_same_batch:
@@ -536,6 +542,18 @@ class Inspection:
             self._first_losses_in = self._backward_passes
             found = criterion.cross_entropy(o, gradient), criterion.scale_of_mean(name, o, gradient)
             self._implied |= criterion.add_losses(self._implied, *found)
+
+    def _inspect_predictions(self, o: Tensor, gradient: Tensor) -> None:
+        self._output["predicted_share"] = criterion.predicted_share(o, gradient)
+        self._output["separation"] = criterion.separation(o, gradient)
+        self._output["last_cross_entropy"] = criterion.cross_entropy(o, gradient)
+
+    def _inspect_repeats(self, name: str, o: Tensor, gradient: Tensor, batch: int) -> None:
+        """What the loss asks of each row, if it is a cross-entropy or a squared error."""
+        are_classes = name in criterion.ON_LOGITS
+        asked = criterion.labels_of_rows(gradient) if are_classes else asked_of_rows(o, gradient, self._loss)
+        if asked is not None and (are_classes or not name):
+            self._repeats.note_targets(batch, asked, are_classes=are_classes)
 
     def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:
         if labels is not None:
@@ -551,6 +569,9 @@ class Inspection:
 
     def _inspect_error(self, o: Tensor, gradient: Tensor, step: int) -> None:
         """What is known of the targets if the loss is an error of them."""
+        self._output["columns"] = criterion.column_errors(o, gradient)
+        if "binary_targets" not in self._implied and (targets := criterion.binary_targets(o, gradient, self._loss)):
+            self._implied["binary_targets"] = targets
         self._inspect_range(o, gradient)
         if "implied_mse" not in self._implied:
             self._implied |= criterion.implied_target_statistics(o, gradient) | {"implied_step": step}
@@ -562,10 +583,15 @@ class Inspection:
         """Find out which targets the output cannot reach; it counts if every inspected loss is an error of them."""
         operation = str(self._output.get("last_operation", "")).removesuffix("Backward0")
         bound = self._loss_graph.get("bounded_slope")
-        share = unreachable_targets(o, gradient, self._loss, operation, bound) or 0.0
-        least = max if bound else min  # what is known of a Huber error is a bound from below
-        self._unreachable = share if self._unreachable is None else least(share, self._unreachable)
-        if (error := unreachable_error(o, gradient, self._loss, operation)) is not None:
+        operations = {*self._loss_graph.get("operations", ())}
+        has_parts = not operations.isdisjoint(("MseLoss", "Pow")) and (
+            self._has_divergence or bool(self._loss_graph.get("penalizes_weights"))
+        )
+        share = unreachable_targets(o, gradient, self._loss, operation, bound, has_parts=has_parts)
+        if share is not None or not has_parts:  # of which the error may be too small a part
+            least = max if bound else min  # what is known of a Huber error is a bound from below
+            self._unreachable = least(share or 0.0, (share or 0.0) if self._unreachable is None else self._unreachable)
+        if (error := unreachable_error(o, gradient, self._loss, operation, has_parts=has_parts)) is not None:
             self._unreachable_error = min(error, self._unreachable_error)
 
     def on_repeated_run(self, layer: str, of_pass: int, runs: int, gradient: Tensor, *, is_first: bool) -> None:
@@ -641,6 +667,7 @@ class Inspection:
         self._data.start_step()
         self._axes.start_step()
         self._batches.start_step(is_recorded=record is not None)
+        self._repeats.start_step()
         if record is not None:
             self.is_due = record in _INSPECTED or record % _INSPECT_EVERY == 0
 
@@ -662,7 +689,7 @@ class Inspection:
                   "hops": self._hops, "rows": self._rows, "has_several_kinds": self._has_several_kinds}  # fmt: skip
         layers |= {"given": self._given, "embedded": self._embedded}
         of_edges = {"edge_weights": self._edge_weights, "messages": self._messages, "relations": self._relations}
-        of_data = {**self._data.as_meta(), "class_weights": self._class_weights}
+        of_data = {**self._data.as_meta(), **self._repeats.as_meta(), "class_weights": self._class_weights}
         of_modes = {"normalization": self._batch_norms.as_meta(), "evaluation": self.evaluations.as_meta()}
         loss = {"loss_graph": self._loss_graph, "broken_loss": self._broken, "slope_end": self._slope_end,
                 "compares_outputs": self._compares, "loss_weights": self._loss_weights,
@@ -671,8 +698,7 @@ class Inspection:
         loop = {"evaluation_from": self._evaluation_from, "has_scaled_loss": self._has_scaled_loss}
         if self._plain_tensors is not None:
             graph["plain_tensors"] = self._plain_tensors
-        if self._is_next_token is not None:
-            output["is_next_token"] = self._is_next_token
+        output |= self._asked_tokens
         of_time = {**self._recurrence.as_meta(), **self._axes.as_meta()}
         measured = {**self._modules, **self._precision.as_meta(), **self._mixing, **of_time}
         facts = {**layers, **of_edges, **of_data, **of_modes, **graph, **loss, **loop, **measured}

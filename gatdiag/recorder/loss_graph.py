@@ -35,6 +35,9 @@ _ERRORS: Final = {  # that are never negative
     "BinaryCrossEntropy": "binary cross-entropy",
     "BinaryCrossEntropyWithLogits": "binary cross-entropy",
 }
+_LINEAR: Final = _VIEWS | {"Sub", "Rsub", "Add", "Neg", "Mul", "Div", "Mean", "Std", "Var", "Index", "IndexSelect"}
+_LOGARITHMS: Final = frozenset({"LogSoftmax", "Logsumexp", "Log", "LogSigmoid"})
+_DIFFERENCES: Final = ("Sub", "Rsub", "MseLoss", "SmoothL1Loss", "HuberLoss")
 _COMPARING: Final = (*_WITH_TARGET, *_DISTANCES, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot")
 
 
@@ -53,6 +56,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "divergence_of", the operation whose result kl_div is given;
         "multiple_of", the error that the loss is a multiple of, which is never negative, if it is nothing else;
         "bounded_slope", the distance from which on a Huber error has a constant slope;
+        "broadcast_rows", the number N of rows of an output [N, 1] that an error compares with N targets each, or 0;
         "ignored", the class that a loss of classes ignores, if there is such a class; "softmax_over_rows", whether the
         log-probabilities that it is given add up to one over the rows instead of the classes.
 
@@ -79,6 +83,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "softmax_over_rows": any(map(_is_over_rows, of_classes)),
         "multiple_of": _multiple_of(loss.grad_fn),
         "bounded_slope": next((known for known in map(_bound_of_slope, path) if known), None),
+        "broadcast_rows": max(map(_rows_of_broadcast, path), default=0),
     }  # fmt: skip
 
 
@@ -176,6 +181,39 @@ def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[A
     ends = {*latents, *outputs}
     powers = (node for node in _nodes(loss.grad_fn, ends) if operation_name(node) == "Exp")
     return any(not {*latents}.isdisjoint(_nodes(node, ends)) for node in powers)
+
+
+def weighs_by_another(loss: Tensor, outputs: Collection[Any]) -> bool:
+    """Whether a loss multiplies a log-likelihood by what is computed linearly from another output, with its gradient.
+
+    As of a policy and the advantage, reward - value, which is to weigh the likelihood and not to be changed by it.
+
+    Args:
+        loss: What `backward()` was called on.
+        outputs: The nodes that computed all that the model returned.
+
+    Example:
+        >>> scores, value = (torch.ones(3, 2, requires_grad=True) * 2 for _ in range(2))
+        >>> log_p, advantage = scores.log_softmax(1)[:, 0], 1 - value[:, 0]
+        >>> ends = {scores.grad_fn, value.grad_fn}
+        >>> [weighs_by_another((log_p * each).mean(), ends) for each in (advantage, advantage.detach())]
+        [True, False]
+    """
+    return any(
+        _is_weighed(likelihood, weight, outputs)
+        for node in _path(loss.grad_fn, outputs)
+        if operation_name(node) == "Mul" and len(inputs := [one for one, _ in node.next_functions if one]) == 2
+        for likelihood, weight in (inputs, inputs[::-1])
+    )
+
+
+def _is_weighed(likelihood: Any, weight: Any, outputs: Collection[Any]) -> bool:
+    behind, others = ({*_nodes(one, outputs)} for one in (likelihood, weight))
+    ends, own = behind & {*outputs}, others & {*outputs}
+    names = {operation_name(node) for node in others - own}
+    is_linear = names <= _LINEAR and not names.isdisjoint(("Sub", "Rsub", "Add"))
+    has_logarithm = any(operation_name(node) in _LOGARITHMS for node in behind)
+    return bool(ends and own) and ends.isdisjoint(own) and is_linear and has_logarithm
 
 
 def _joins_rows(node: Any, known: Collection[Any], outputs: Collection[Any]) -> bool:
@@ -355,6 +393,27 @@ def _bound_of_slope(node: Any) -> float | None:
     attribute = {"SmoothL1Loss": "_saved_beta", "HuberLoss": "_saved_delta"}.get(operation_name(node), "")
     bound = getattr(node, attribute, None) if attribute else None
     return float(bound) if bound else None
+
+
+def _rows_of_broadcast(node: Any) -> int:
+    """N if an error with constant targets turns an output of N rows and one column into N x N differences, else 0."""
+    inputs = [(following, number) for following, number in node.next_functions if following is not None]
+    if operation_name(node) not in _DIFFERENCES or len(inputs) != 1:
+        return 0
+    shapes = _shapes(node) if operation_name(node) in ("Sub", "Rsub") else [_shape_of(*inputs[0])]
+    while operation_name(inputs[0][0]) == "Expand":
+        inputs = [*inputs[0][0].next_functions]
+        if inputs[0][0] is None:
+            return 0
+    given, made = _shape_of(*inputs[0]), shapes[0] if shapes else ()
+    rows = made[0] if made else 0
+    return rows if rows > 1 and made == (rows, rows) and given in ((rows,), (rows, 1)) else 0
+
+
+def _shape_of(node: Any, number: int) -> tuple[int, ...]:
+    """The shape of one of the results of a node."""
+    found = node._input_metadata[number:]  # a leaf has none
+    return () if not found or found[0].is_nested_tensor else tuple(found[0].shape)
 
 
 def _has_target_of(node: Any, path: Collection[Any], outputs: Collection[Any]) -> bool:

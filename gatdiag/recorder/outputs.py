@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from gatdiag.metrics.smoothing import as_rows
@@ -12,6 +13,8 @@ from gatdiag.operations import RANGES
 _MIN_ROWS: Final = 3
 _EXACT: Final = 1e-3  # relative, of a slope that shows the kind of error
 _MARGIN: Final = 0.01  # of the spread of the targets
+_MAIN_PART: Final = 0.5  # of a loss with another part
+_MANY_ROUNDINGS: Final = 1e3
 _AT_BOUND: Final = 0.1  # share of the entries whose gradient is the largest: an absolute error
 
 
@@ -55,7 +58,7 @@ def latent_size(latents: Sequence[Tensor]) -> dict[str, float]:
 
 
 def unreachable_targets(
-    o: Tensor, gradient: Tensor, loss: float, operation: str, bound: float | None = None
+    o: Tensor, gradient: Tensor, loss: float, operation: str, bound: float | None = None, *, has_parts: bool = False
 ) -> float | None:
     """Share of the targets that the last operation of the model cannot return.
 
@@ -70,6 +73,7 @@ def unreachable_targets(
         loss: Its value.
         operation: The name of the last operation, without "Backward0".
         bound: The distance from which on the slope of Huber's error is constant, if it is one.
+        has_parts: Whether a smaller part of the loss may be something else, which is positive, as a divergence is.
 
     Returns:
         None if the operation has no bounds, or the loss is no such error.
@@ -86,7 +90,7 @@ def unreachable_targets(
     if bound:
         return _unreachable_by_huber(o, g, bound, *RANGES[operation])
     each = [1 / count for count in _counts(g)]
-    if (y := _targets(o, g, loss)) is not None:
+    if (y := _targets(o, g, loss, has_parts=has_parts)) is not None:
         low, high = RANGES[operation]
         margin = _MARGIN * float(y.std())
         return float(((y < low - margin) | (y > high + margin)).double().mean())
@@ -95,7 +99,9 @@ def unreachable_targets(
     return float(((o == 0) & (g > 0)).double().mean()) if is_absolute and operation == "Relu" else None
 
 
-def unreachable_error(o: Tensor, gradient: Tensor, loss: float, operation: str) -> float | None:
+def unreachable_error(
+    o: Tensor, gradient: Tensor, loss: float, operation: str, *, has_parts: bool = False
+) -> float | None:
     """The squared error that is left if each output comes as near to its target as the last operation can.
 
     Args:
@@ -103,6 +109,7 @@ def unreachable_error(o: Tensor, gradient: Tensor, loss: float, operation: str) 
         gradient: dL/do.
         loss: Its value.
         operation: The name of the last operation, without "Backward0".
+        has_parts: See `unreachable_targets`.
 
     Returns:
         In units of the loss; None if the operation has no bounds, or the loss is no squared error.
@@ -114,18 +121,33 @@ def unreachable_error(o: Tensor, gradient: Tensor, loss: float, operation: str) 
         0.667
     """
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
-    y = _targets(o, g, loss) if operation in RANGES and bool(g.any()) and loss > 0 else None
+    if operation not in RANGES or not bool(g.any()) or not loss > 0:
+        return None
+    y = _targets(o, g, loss, has_parts=has_parts)
     if y is None:
         return None
     error = (o - y).square().sum()
     return float((y - y.clamp(*RANGES[operation])).square().sum() / error) * loss if error > 0 else 0.0
 
 
-def _targets(o: Tensor, g: Tensor, loss: float) -> Tensor | None:
+def asked_of_rows(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
+    """The mean target of each row of an output, NaN where there is none; None if the loss is no squared error."""
+    o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
+    y = _targets(o, g, loss) if loss > 0 and bool(g.any()) else None
+    if y is not None and float(y.std()) < _MANY_ROUNDINGS * torch.finfo(torch.float32).eps * float(o.abs().max()):
+        return None  # what is left of them beside outputs that are far off
+    return None if y is None else y.mean(1).where((g != 0).any(1), math.nan)
+
+
+def _targets(o: Tensor, g: Tensor, loss: float, *, has_parts: bool = False) -> Tensor | None:
     """The targets of a squared error; None if the loss is another one."""
     each = [1 / count for count in _counts(g)]
-    slope = float(g.square().sum()) / (2 * loss)
-    return o - g / slope if _is_one_of(slope, [*each, *(2 * one for one in each)]) else None
+    slopes = [*each, *(2 * one for one in each)]
+    fitted = float(g.square().sum()) / (2 * loss)
+    if not has_parts:
+        return o - g / fitted if _is_one_of(fitted, slopes) else None
+    possible = {slope for slope in slopes if fitted * (1 - _EXACT) <= slope < fitted / _MAIN_PART}
+    return o - g / possible.pop() if len(possible) == 1 else None
 
 
 def _unreachable_by_huber(o: Tensor, g: Tensor, bound: float, low: float, high: float) -> float:

@@ -28,13 +28,16 @@ def _are_tokens(x: Tensor) -> bool:
     return x.dtype == torch.int64 and x.dim() == 2 and x.shape[1] > 3 and x.numel() >= _MIN_TOKENS
 
 
-def is_next_token(o: Tensor, gradient: Tensor, tokens: Tensor) -> bool:
-    """Whether the target at each time is the next token of the input, and that is not mostly the same token.
+def asked_tokens(o: Tensor, gradient: Tensor, tokens: Tensor) -> dict[str, bool]:
+    """Whether the target at each time is the next token of the input, or the token that is there itself.
 
     Args:
         o: The output (sequences, time, classes).
         gradient: dL/do.
         tokens: The input (sequences, time).
+
+    Returns:
+        "is_next_token" and "is_own_token"; both False where most tokens are followed by themselves.
 
     Example:
         >>> import torch
@@ -42,14 +45,16 @@ def is_next_token(o: Tensor, gradient: Tensor, tokens: Tensor) -> bool:
         >>> o = torch.zeros(4, 7, 8, requires_grad=True)
         >>> loss = torch.nn.functional.cross_entropy(o.flatten(0, 1), tokens[:, 1:].flatten())
         >>> (gradient,) = torch.autograd.grad(loss, o)
-        >>> is_next_token(o, gradient, tokens[:, :-1]), is_next_token(o, gradient, tokens[:, 1:])
-        (True, False)
+        >>> asked_tokens(o, gradient, tokens[:, :-1]), asked_tokens(o, gradient, tokens[:, 1:])
+        ({'is_next_token': True, 'is_own_token': False}, {'is_next_token': False, 'is_own_token': True})
     """
-    if criterion.identify(o, gradient)[0] not in ("cross-entropy", "nll"):
-        return False
-    live = (gradient != 0).any(2)[:, :-1]
-    targets, now, following = gradient.argmin(2)[:, :-1][live], tokens[:, :-1][live], tokens[:, 1:][live]
-    if len(targets) < _MIN_TOKENS or len(targets.unique()) < 2:
-        return False
-    is_next, is_same = (float((targets == each).double().mean()) for each in (following, now))
-    return is_next >= _SAME and is_same < _OTHER
+    is_next = is_own = 0.0
+    if criterion.identify(o, gradient)[0] in ("cross-entropy", "nll"):
+        live = (gradient != 0).any(2)[:, :-1]
+        targets, now, following = gradient.argmin(2)[:, :-1][live], tokens[:, :-1][live], tokens[:, 1:][live]
+        if len(targets) >= _MIN_TOKENS and len(targets.unique()) > 1:
+            is_next, is_own = (float((targets == each).double().mean()) for each in (following, now))
+    return {
+        "is_next_token": is_next >= _SAME and is_own < _OTHER,
+        "is_own_token": is_own >= _SAME and is_next < _OTHER,
+    }

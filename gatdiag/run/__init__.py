@@ -72,7 +72,8 @@ meta.json is one JSON object in UTF-8 that is replaced atomically. It has null f
                         weights for, and those that there are), "recurrence" (gradient of the first over that of the
                         last of many runs of a layer in a pass), "batch_axes" (of layers over sequences), "latents"
                         (size of what the model returns beside its output), "input_orders" (rows that came again, and
-                        those in another order), "cached_edges" (of layers that keep those of their first call),
+                        those in another order), "repeated_examples" (pairs of targets of the same inputs, and how far
+                        they agree), "cached_edges" (of layers that keep those of their first call),
                         "dropped" {module: rate of dropout}, "softmax_along_rows" {module: shape}, "attention_ahead"
                         {module: length of sequences in which it reads what comes later}, "data_hops" (products of
                         the data with a matrix of edges, and effective ranks before and behind)}, of which any may be

@@ -38,6 +38,8 @@ _LAW: Final = {
 _LOSS: Final = {
     "operations?": [str],
     **dict.fromkeys(("divides?", "softmax_over_rows?", "is_negative?", "penalizes_weights?", "has_labels?"), bool),
+    "weighs_by_another?": bool,
+    "broadcast_rows?": int,
     **dict.fromkeys(("empty?", "target_of?", "divergence_of?", "multiple_of?"), _TEXT),
     "ignored?": _COUNT,
     "bounded_slope?": _NUMBER,
@@ -65,6 +67,9 @@ _SIGNALS: Final = {
         **dict.fromkeys(("last_operation?", "criterion?", "side_of_targets?"), _TEXT),
         **dict.fromkeys(("implied_step?", "implied_entries?", "counted_targets?"), _COUNT),
         **dict.fromkeys(("has_graph?", "softmax_over_rows?", "are_all_labeled?"), _FLAG),
+        **dict.fromkeys(("is_next_token?", "is_own_token?"), _FLAG),
+        "lowest?": _NUMBER,
+        "binary_targets?": dict.fromkeys(("low", "high", "outside"), float),
         "labels?": ([int], None),
         **dict.fromkeys(("first_rows?", "last_rows?"), dict.fromkeys(("size?", "direction?"), float)),
         "common_target?": ({"step": int, **dict.fromkeys(("loss", "low", "high", "spread"), _NUMBER)}, None),
@@ -91,6 +96,7 @@ _SIGNALS: Final = {
     "cached_edges?": {"*": {"calls": Positive, "others": int}},
     "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rows?": [int], "rewritten": int}},
     "input_orders?": {"*": dict.fromkeys(("repeated", "permuted"), int)},
+    "repeated_examples?": {"pairs": int, "agreement": _NUMBER},
     "batch_axes?": {"*": {**dict.fromkeys(("batch", "time", "steps", "swapped"), int), "batch_first": bool}},
     "latents?": {
         "has_divergence?": bool,

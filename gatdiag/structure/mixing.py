@@ -1,7 +1,7 @@
 """Whether the output of one example depends on the inputs of others, by one backward pass in evaluation mode."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -36,9 +36,14 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         args: Positional inputs; they are copied.
         kwargs: Keyword inputs.
 
+    Where it is zero, examples may still depend on their place, as where an encoding of positions is added along the
+    batch: then "share" is how far outputs change if the order of the examples does. Of tokens that is all that is
+    looked at.
+
     Returns:
-        "share", "of" (what the output is of), "others", and "sequence_first" (modules that take their batch along the
-        second axis); None if rows are not known to be examples.
+        "share", "of" (what the output is of), "others", "sequence_first" (modules that take their batch along the
+        second axis), and "is_by_order" if it is how far outputs change with the order; None if rows are not known to
+        be examples.
 
     Example:
         >>> x = torch.randn(6, 4)
@@ -53,13 +58,15 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     given = {**dict(zip(inspect.signature(model.forward).parameters, args, strict=False)), **kwargs}
     named = [(name, x) for name, x in walk(given) if isinstance(x, Tensor)]
     inputs = [x for _, x in named if x.requires_grad and x.layout is torch.strided and x.numel()]
-    if not inputs or not 1 < len(inputs[0]) <= _MAX_EXAMPLES:
+    if not inputs:
+        return _order_of_tokens(model, args, kwargs, [x for _, x in named])
+    if not 1 < len(inputs[0]) <= _MAX_EXAMPLES:
         return None
     examples = _examples(model, named, inputs)
     if examples is None:
         return None
     o = first_tensor(model(*args, **kwargs))
-    if o is None or not o.requires_grad or not 0 < o.dim() <= 2:
+    if o is None or not o.requires_grad or not (0 < o.dim() <= 2 or _are_graphs(inputs, o)):
         return None
     row, example = _choose_row(o, examples)
     if row is None or (examples.what == "rows" and not _is_batch_first(inputs, o)):
@@ -67,6 +74,8 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     share = _share_of_others(o[row], inputs, examples.of_rows == example)
     if share is None:
         return None
+    if not share and examples.what == "rows":
+        return _change_with_order(model, args, kwargs, o.detach())
     of = "one graph" if examples.what == "graphs" else "one row"
     return {"share": share, "of": of, "others": examples.what, "sequence_first": [*_sequence_first(model, inputs)]}
 
@@ -115,9 +124,16 @@ def _choose_row(o: Tensor, examples: Examples) -> tuple[int | None, int]:
     return None, 0
 
 
+def _are_graphs(inputs: list[Tensor], o: Tensor) -> bool:
+    """Whether an output has rows for the nodes of several graphs of one size, by an adjacency matrix for each."""
+    graphs, nodes = o.shape[:2]
+    is_of_nodes = o.dim() == 3 and graphs != nodes and inputs[0].shape[:2] == (graphs, nodes)
+    return is_of_nodes and any(x.shape[:3] == (graphs, nodes, nodes) for x in inputs)
+
+
 def _is_batch_first(inputs: list[Tensor], o: Tensor) -> bool:
     """Whether the first axis of the inputs is certainly that of the examples, and not one of time before it."""
-    return all(x.dim() == 2 or (len(x) == len(o) and len(o) != x.shape[1]) for x in inputs)
+    return _are_graphs(inputs, o) or all(x.dim() == 2 or (len(x) == len(o) and len(o) != x.shape[1]) for x in inputs)
 
 
 def _share_of_others(output: Tensor, inputs: list[Tensor], is_own: Tensor) -> float | None:
@@ -129,6 +145,32 @@ def _share_of_others(output: Tensor, inputs: list[Tensor], is_own: Tensor) -> fl
             sizes = gradient.detach().double().flatten(1).square().sum(1)
             total, others = total + float(sizes.sum()), others + float(sizes[~is_own].sum())
     return (others / total) ** 0.5 if 0 < total < float("inf") else None
+
+
+@torch.no_grad()
+def _order_of_tokens(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: list[Tensor]
+) -> dict[str, Any] | None:
+    """For a model that is given tokens (examples, time) alone, and whose output has a row for each example."""
+    if not given or any(x.dim() != 2 or len(x) in (1, x.shape[1]) or _may_be_edges(x, len(x)) for x in given):
+        return None
+    o = first_tensor(model(*args, **kwargs))
+    is_of_examples = o is not None and 0 < o.dim() <= 2 and {len(x) for x in given} == {len(o)}
+    return _change_with_order(model, args, kwargs, o) if o is not None and is_of_examples else None
+
+
+@torch.no_grad()
+def _change_with_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], o: Tensor) -> dict[str, Any]:
+    """How far outputs change, over their norm, if the examples come in the opposite order; 0 if they are random."""
+
+    def call(order: Callable[[Tensor], Tensor]) -> Tensor | None:
+        given, named = map_tensors((args, dict(kwargs)), lambda x: order(x) if x.dim() and len(x) == len(o) else x)
+        return first_tensor(model(*given, **named))
+
+    again, turned, change = call(lambda x: x), call(lambda x: x.flip(0)), 0.0
+    if again is not None and turned is not None and torch.equal(again, o) and turned.shape == o.shape:
+        change = float((turned.flip(0) - o).norm() / o.norm().clamp(min=1e-30))
+    return {"share": change, "of": "one row", "others": "rows", "sequence_first": [], "is_by_order": True}
 
 
 def _sequence_first(model: nn.Module, inputs: list[Tensor]) -> Iterator[str]:

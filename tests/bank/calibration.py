@@ -340,6 +340,12 @@ CALIBRATION: Final[Mapping[str, tuple[Row, ...]]] = {
         row({"data": "columns permuted in each step"}, layer="gcn", depth=3),
         row({"data": "columns permuted in each step"}, layer="mlp", depth=4, batch=20, **by("momentum", 0.05)),
     ),
+    "target-changes": (
+        row({"data": "targets shuffled in each step"}, layer="gcn", depth=3),
+        row(
+            {"data": "targets shuffled in each step"}, layer="sage", depth=2, task="regression", **by("momentum", 0.05)
+        ),
+    ),
     "input-edges-rearranged": (
         row({"edges": "pairs reshaped"}, layer="gcn", depth=4, columns=8, nodes=300, **by("SGD", 0.2)),
         row({"edges": "pairs reshaped"}, layer="gatv2", depth=2, **by("SGD", 0.1)),

@@ -246,6 +246,9 @@ HELD_OUT: Final[Mapping[str, tuple[Row, ...]]] = {
     "input-permuted": (
         row({"data": "columns permuted in each step"}, layer="tag", depth=3, graph="grid", optimizer="RMSprop"),
     ),
+    "target-changes": (
+        row({"data": "targets shuffled in each step"}, layer="gat-4", depth=3, graph="tree", **by("RMSprop", 0.003)),
+    ),
     "input-edges-rearranged": (
         row({"edges": "pairs reshaped"}, layer="gat-4", depth=3, graph="tree", **by("SGD", 0.1)),
     ),

@@ -316,9 +316,16 @@ def _change_inputs(change: Callable[[Tensor], object]) -> Callable[[Task, int, t
     return before_step
 
 
+def _shuffle_apart(task: Task, step: int, generator: torch.Generator) -> Examples:
+    args, rows, _ = task.split(is_training=True)
+    y = task.training_y[rows]
+    return Examples(args, rows, y[torch.randperm(len(y), generator=generator)])
+
+
 DATA: Final[Mapping[str, Callable[[Task, int, torch.Generator], Examples | None]]] = {
     "": lambda task, step, generator: None,
     "sorted by class": _sort_by_class,
+    "targets shuffled in each step": _shuffle_apart,
     "shrunk in each step": _change_inputs(lambda x: x.mul_(0.8)),
     "grown in each step": _change_inputs(lambda x: x.mul_(1.1)),
     "columns permuted in each step": _change_inputs(lambda x: x.copy_(x[:, torch.randperm(x.shape[1])])),

@@ -217,6 +217,46 @@ def forgotten_causal_mask(is_faulty):
     return model, lambda step: F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
+@example("target-changes")
+def targets_shuffled_apart(is_faulty):
+    (x, y), model = points(), mlp()
+    return model, lambda step: F.cross_entropy(model(x), y[torch.randperm(len(y))] if is_faulty else y)
+
+
+@example("target-not-binary")
+def negatives_drawn_twice(is_faulty):
+    x, model = torch.randn(200, 8), mlp(1)
+    y = (x[:, :1] > 0).float() + (x[:, 1:2] > 1) * is_faulty
+    return model, lambda step: F.binary_cross_entropy_with_logits(model(x), y)
+
+
+class ActorCritic(nn.Module):
+    """Log-probabilities of four actions, and a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.actor, self.critic = nn.Linear(8, 32), nn.Linear(32, 4), nn.Linear(32, 1)
+
+    def forward(self, x):
+        x = self.body(x).relu()
+        return self.actor(x).log_softmax(1), self.critic(x).squeeze(1)
+
+
+@example("advantage-not-detached")
+def advantage_with_gradient(is_faulty):
+    x, model = torch.randn(200, 8), ActorCritic()
+    best = x[:, :4].argmax(1)
+
+    def loss_of(step):
+        log_p, value = model(x)
+        action = torch.multinomial(log_p.detach().exp(), 1).squeeze(1)
+        advantage = (action == best).float() - value
+        gain = log_p.gather(1, action[:, None]).squeeze(1) * (advantage if is_faulty else advantage.detach())
+        return 0.5 * advantage.square().mean() - gain.mean()
+
+    return model, loss_of
+
+
 @example("labels-inverted", steps=150)
 def inverted_margin(is_faulty):
     x = torch.randn(200, 8)
@@ -403,10 +443,11 @@ def squared_errors_added_up(is_faulty):
     return model, lambda step: F.mse_loss(model(x), x[:, :1], reduction="sum" if is_faulty else "mean")
 
 
-@example("loss-not-falling", steps=80, lr=0.003)
-def labels_drawn_anew(is_faulty):
+@example("loss-not-falling", steps=80, lr=0.001)
+def labels_drawn_at_random(is_faulty):
     (x, y), model = points(1000), mlp()
-    return model, lambda step: F.cross_entropy(model(x), torch.randint(2, (1000,)) if is_faulty else y)
+    drawn = torch.randint(2, (1000,))
+    return model, lambda step: F.cross_entropy(model(x), drawn if is_faulty else y)
 
 
 @example("unchanged-weights", optimizer=torch.optim.SGD, lr=0.1)

@@ -6,7 +6,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch_geometric.nn import GCNConv, SAGEConv, Sequential, global_mean_pool
 
-from tests.diagnosis.examples import dropout_in_evaluation, evaluated_with_dropout, padding_number_of_a_class
+from tests.diagnosis.examples import (
+    ActorCritic,
+    dropout_in_evaluation,
+    evaluated_with_dropout,
+    padding_number_of_a_class,
+)
 from tests.diagnosis.watched import check, train
 
 
@@ -90,6 +95,73 @@ def divided_anew(is_faulty):
         if is_faulty or not step:
             held[0] = held[0] / 255
         return F.cross_entropy(model(held[0]), y)
+
+    return model, loss_of, lambda step: {}
+
+
+def numbers_shuffled_apart(is_faulty):
+    x, _ = data(240)
+    y, model = x[:, :1] - x[:, 1:2], mlp(1)
+
+    def loss_of(step):
+        rows = torch.randperm(240)[:60]
+        return F.mse_loss(model(x[rows]), y[rows[torch.randperm(60)] if is_faulty else rows])
+
+    return model, loss_of, lambda step: {}
+
+
+def errors_of_two_batches(is_faulty):
+    """Outputs [N, 1] and targets [N], in a loss that adds up the errors of two calls."""
+    x, _ = data()
+    y, model = x[:, 0] - x[:, 1], mlp(1)
+
+    def loss_of(step):
+        parts = x[:60], x[60:]
+        outs = [model(part) if is_faulty else model(part).squeeze(1) for part in parts]
+        return sum((out - each).square().mean() for out, each in zip(outs, (y[:60], y[60:]), strict=True))
+
+    return model, loss_of, lambda step: {}
+
+
+class Pairs(nn.Module):
+    """Products of what two layers make of both parts of a row."""
+
+    def __init__(self, is_relu):
+        super().__init__()
+        self.first, self.last, self.is_relu = nn.Linear(4, 16), nn.Linear(16, 16), is_relu
+
+    def forward(self, x):
+        one, other = (self.last(self.first(part).relu()) for part in x.chunk(2, 1))
+        return ((one.relu() * other.relu()) if self.is_relu else one * other).sum(1)
+
+
+def products_of_relu(is_faulty):
+    x = torch.randn(200, 8)
+    y, model = ((x[:, :4] * x[:, 4:]).sum(1) > 1).float(), Pairs(is_faulty)
+    return model, lambda step: F.binary_cross_entropy_with_logits(model(x), y), lambda step: {}
+
+
+def counts_as_labels(is_faulty):
+    """The sum of errors, and counts instead of whether there are some."""
+    x, model = torch.randn(200, 8), mlp(3)
+    counts = (x[:, :6] > 0).float().view(200, 3, 2).sum(2)
+    y = counts if is_faulty else counts.clamp(max=1)
+    return model, lambda step: F.binary_cross_entropy_with_logits(model(x), y, reduction="sum"), lambda step: {}
+
+
+def gain_of_distribution(is_faulty):
+    """The same with `torch.distributions`, and advantages that are standardized."""
+    x, model = torch.randn(200, 8), ActorCritic()
+    best = x[:, :4].argmax(1)
+
+    def loss_of(step):
+        logits, value = model(x)
+        policy = torch.distributions.Categorical(logits=logits)
+        action = policy.sample()
+        advantage = (action == best).float() - value
+        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        gain = policy.log_prob(action) * (scaled if is_faulty else scaled.detach())
+        return 0.5 * advantage.square().mean() - gain.mean() - 0.01 * policy.entropy().mean()
 
     return model, loss_of, lambda step: {}
 
@@ -245,6 +317,30 @@ def permuted_anew(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+class Translation(nn.Module):
+    """The rest of a head, a relation and a tail; without the square it is linear."""
+
+    def __init__(self, is_squared):
+        super().__init__()
+        self.entities, self.relations, self.is_squared = nn.Embedding(40, 8), nn.Embedding(3, 8), is_squared
+
+    def forward(self, head, relation, tail):
+        rest = self.entities(head) + self.relations(relation) - self.entities(tail)
+        return (rest.square() if self.is_squared else rest).sum(-1)
+
+
+def relation_cancels(is_faulty):
+    """In the difference of the scores of two tails, all cancels that they share."""
+    head, relation, tail = torch.randint(40, (120,)), torch.randint(3, (120,)), torch.randint(40, (120,))
+    model = Translation(is_squared=not is_faulty)
+
+    def loss_of(step):
+        others = torch.randint(40, (120,))
+        return (1 + model(head, relation, tail) - model(head, relation, others)).relu().mean()
+
+    return model, loss_of, lambda step: {}
+
+
 CASES = {
     permuted_anew: ("input-permuted", {}),
     slow_statistics: ("normalization-statistics", {}),
@@ -253,6 +349,12 @@ CASES = {
     unscaled_evaluation: ("evaluation-inputs", {}),
     drifting_input: ("input-changes", {"lr": 0.003}),
     divided_anew: ("input-changes", {}),
+    numbers_shuffled_apart: ("target-changes", {"steps": 100}),
+    errors_of_two_batches: ("loss-broadcast", {}),
+    products_of_relu: ("output-out-of-range", {"steps": 100}),
+    counts_as_labels: ("target-not-binary", {}),
+    gain_of_distribution: ("advantage-not-detached", {}),
+    relation_cancels: ("parameters-without-gradient", {}),
     sorted_classes: ("batches-sorted", {"steps": 96}),
     uniform_targets: ("no-training-signal", {}),
     softmax_over_rows_in_the_loss: ("output-softmax-over-nodes", {}),

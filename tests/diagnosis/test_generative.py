@@ -295,6 +295,49 @@ def padded_behind(is_faulty):
     return model, lambda: F.cross_entropy(model(text), y)
 
 
+def targets_not_shifted(is_faulty):
+    """A language that is read by a model with a causal mask."""
+    tokens = torch.randint(20, (32, 17))
+    tokens[:, 1::2] = (tokens[:, :-1:2] + 1) % 20
+    model = Language(is_causal=True)
+
+    def loss_of():
+        out = model(tokens[:, :-1])
+        return F.cross_entropy(out.flatten(0, 1), (tokens[:, :-1] if is_faulty else tokens[:, 1:]).flatten())
+
+    return model, loss_of
+
+
+class Pictures(nn.Module):
+    """A variational autoencoder whose decoder ends in an activation."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.encoder, self.decoder, self.last = mlp(out=8), mlp(4, 16), last
+
+    def forward(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.last(self.decoder(z)), mean, log_variance
+
+
+def autoencoder(last):
+    """Standardized data, which are negative in half of their entries."""
+
+    def build(is_faulty):
+        x = torch.randn(128, 3) @ torch.randn(3, 16)
+        x, model = (x - x.mean(0)) / x.std(0), Pictures(last() if is_faulty else nn.Identity())
+
+        def loss_of():
+            out, mean, log_variance = model(x)
+            divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
+            return (out - x).square().mean() + 1e-3 * divergence.sum(1).mean()
+
+        return model, loss_of
+
+    return build
+
+
 CASES = {
     "nearest of other classes": (hardest_triplets(by_broadcasting), "representation-collapse", {"lr": 0.05}),
     "nearest, by cdist": (hardest_triplets(lambda z: torch.cdist(z, z)), "representation-collapse", {"lr": 0.05}),
@@ -308,12 +351,15 @@ CASES = {
     "without negatives": (without_negatives, "representation-collapse", {}),
     "two views": (two_views, "representation-collapse", {}),
     "without a stopped gradient": (without_stopped_gradient, "representation-collapse", {}),
-    "an average as target": (average_as_target, "representation-collapse", {"steps": 300}),
+    "an average as target": (average_as_target, "representation-collapse", {"steps": 500}),
     "inverted pairs": (inverted_pairs, "labels-inverted", {}),
     "inverted distances": (distances, "labels-inverted", {"lr": 0.003, "steps": 200}),
     "parts of a model": (parts, "representation-collapse", {"lr": 0.05, "optimizer": torch.optim.SGD, "steps": 300}),
     "ReLU": (regression(nn.ReLU), "output-out-of-range", {}),
     "sigmoid": (regression(nn.Sigmoid), "output-out-of-range", {}),
+    "targets that are not shifted": (targets_not_shifted, "target-leakage", {}),
+    "autoencoder, ReLU": (autoencoder(nn.ReLU), "output-out-of-range", {"steps": 300}),
+    "autoencoder, sigmoid": (autoencoder(nn.Sigmoid), "output-out-of-range", {"steps": 300}),
     "ReLU, absolute error": (regression(nn.ReLU, F.l1_loss), "output-out-of-range", {}),
     "cell": (recall(nn.RNNCell, long=60), "depth-vanishing-gradient", {"steps": 60}),
     "module": (recall(nn.GRU, long=100), "depth-vanishing-gradient", {"steps": 60}),

@@ -150,10 +150,11 @@ def test_a_part_of_the_loss_that_outweighs_the_labels_is_not_healthy(tmp_path, w
 def test_a_task_beside_the_labels_may_be_all_that_can_be_learned(tmp_path):
     (x, _), model = data(), Coder()
     torch.manual_seed(0)
+    y = torch.randint(2, (len(x),))
 
     def loss_of(_):
         out, back = model(x)
-        return 10 * F.mse_loss(back[:, :2], x[:, :2]) + 0.05 * F.cross_entropy(out, torch.randint(2, (len(x),)))
+        return 10 * F.mse_loss(back[:, :2], x[:, :2]) + 0.05 * F.cross_entropy(out, y)
 
     diagnosis = train(tmp_path / "run", model, loss_of, steps=400, lr=0.03)
     assert diagnosis.verdict.code == "undetermined"

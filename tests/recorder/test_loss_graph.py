@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv, SGConv
 
-from gatdiag.recorder.loss_graph import count_weights, describe_loss, is_linear_chain
+from gatdiag.recorder.loss_graph import count_weights, describe_loss, is_linear_chain, weighs_by_another
 
 X, EDGES = torch.randn(10, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 IMAGES = X.reshape(1, 1, 6, 10)
@@ -119,3 +119,55 @@ def test_it_is_seen_what_a_loss_is_a_multiple_of(name):
     loss_of, expected = MULTIPLES[name]
     out = nn.Linear(4, 3)(torch.randn(6, 4))
     assert describe_loss(loss_of(out, torch.randint(0, 3, (6,))), {out.grad_fn})["multiple_of"] == expected
+
+
+# --- weights of likelihoods -------------------------------------------------------------------------------------------
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 3), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.one(x), self.other(x).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "expected"),
+    [
+        (lambda log_p, value: log_p * (1 - value), True),
+        (lambda log_p, value: (value - 2) * log_p, True),
+        (lambda log_p, value: log_p * (1 - value).detach(), False),
+        (lambda log_p, value: log_p + value, False),
+        (lambda log_p, value: log_p * value.sigmoid(), False),  # a gate, or a probability to stop
+        (lambda log_p, value: log_p * (-value).exp() + value, False),  # an uncertainty that is learned
+        (lambda log_p, value: log_p * (1 - log_p.exp()), False),  # a focal loss
+    ],
+)
+def test_a_likelihood_that_another_output_weighs_is_seen(weigh, expected):
+    scores, value = TwoHeads()(X)
+    loss = -weigh(scores.log_softmax(1)[:, 0], value).mean()
+    assert weighs_by_another(loss, {scores.grad_fn, value.grad_fn}) is expected
+
+
+# --- broadcasting -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "rows"),
+    [
+        (lambda o, y: (o - y).square().mean(), 10),
+        (lambda o, y: (y - o).abs().mean(), 10),
+        (lambda o, y: (o.squeeze(1) - y[:, None]).square().mean(), 10),
+        (lambda o, y: F.mse_loss(*torch.broadcast_tensors(o, y)), 10),
+        (lambda o, y: F.smooth_l1_loss(*torch.broadcast_tensors(o, y)), 10),
+        (lambda o, y: (o.squeeze(1) - y).square().mean(), 0),
+        (lambda o, y: (o - y[:7]).square().mean(), 0),  # to seven centers
+        (lambda o, y: (o - o.T).square().mean(), 0),  # of all pairs
+        (lambda o, y: (o[:1] - y).square().mean(), 0),
+    ],
+)
+def test_differences_of_each_output_and_all_targets_are_seen(error, rows):
+    o, y = nn.Linear(6, 1)(X), torch.randn(10)
+    assert describe_loss(error(o, y), {o.grad_fn})["broadcast_rows"] == rows

@@ -45,13 +45,31 @@ class Attention(nn.Module):
         return self.attention(x, x, x)[0].mean(1)
 
 
+class DenseGraphs(nn.Module):
+    """Sums over neighbors in graphs of one size, given as [graphs, nodes, columns], with a matrix for each."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.linear, self.factor = nn.Linear(4, 4), factor  # by which the number of a graph is multiplied
+
+    def forward(self, x, links):
+        graph, to, source = links.nonzero(as_tuple=True)
+        rows = self.linear(x).flatten(0, 1)[graph * self.factor + source]
+        return x.new_zeros(len(x) * x.shape[1], 4).index_add(0, graph * x.shape[1] + to, rows).view_as(x)
+
+
+LINKS = torch.ones(10, 6, 6)
+
+
 MIXING = {
+    "nodes counted by the size of the batch": (lambda: DenseGraphs(5), (SEQUENCES, LINKS), "rows"),
     "softmax over the batch": (lambda: Calls(lambda h: h.softmax(0)), (X,), "rows"),
     "centered over the batch": (lambda: Calls(lambda h: h - h.mean(0)), (X,), "rows"),
     "attention along the batch": (lambda: Attention(batch_first=False), (SEQUENCES,), "rows"),
     "graphs normalized together": (lambda: Graphs(is_told_graphs=False), (X, EDGES, BATCH), "graphs"),
 }
 SEPARATE = {
+    "nodes counted by the size of a graph": (lambda: DenseGraphs(6), (SEQUENCES, LINKS)),
     "softmax over the classes": (lambda: Calls(lambda h: h.softmax(-1)), (X,)),
     "batch normalization": (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), (X,)),
     "attention along sequences": (lambda: Attention(batch_first=True), (SEQUENCES,)),
@@ -89,3 +107,34 @@ def test_examples_that_are_computed_one_by_one_do_not_mix(case):
 )
 def test_of_rows_that_may_be_parts_of_one_example_nothing_is_said(make, args):
     assert mixing(make, args) is None
+
+
+class Tokens(nn.Module):
+    """Embedded tokens, to which an encoding of positions is added along an axis, and their mean."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.embedding, self.positions, self.axis = nn.Embedding(9, 4), torch.randn(10, 1, 4), axis
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        positions = self.positions[: tokens.shape[self.axis]]
+        return (x + (positions if self.axis == 0 else positions.transpose(0, 1))).mean(1)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_added_along_the_batch_shows_when_the_order_changes(axis):
+    tokens = torch.arange(60).view(10, 6) % 9
+    model = Tokens(axis).eval()
+    found = find_mixing(model, (tokens,), {})
+    with torch.no_grad():
+        change = (model(tokens.flip(0)).flip(0) - model(tokens)).norm() / model(tokens).norm()
+    assert found["is_by_order"]
+    assert found["share"] == pytest.approx(float(change), abs=1e-6)
+    assert (found["share"] > 0.1) == (axis == 0)
+
+
+def test_random_outputs_and_tokens_that_may_be_edges_are_not_compared():
+    noisy = Calls(lambda h: h + torch.randn_like(h))
+    assert find_mixing(noisy.eval(), (X,), {})["share"] == 0
+    assert find_mixing(Tokens(0).eval(), (torch.zeros(2, 6, dtype=torch.int64),), {}) is None

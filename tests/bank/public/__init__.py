@@ -4,11 +4,11 @@ Each report is rebuilt with own code on synthetic data, with the fault that was 
 them is held out. `first_sight.csv` keeps what the diagnosis said of each before any rule was changed with it in view.
 
 - `reports`: what a report is
-- `graphs`, `sequences`, `plain`: the reports
+- `graphs`, `links`, `losses`, `plain`, `sequences`: the reports
 - `scoring`: reports -> runs -> verdicts -> a table
 """
 
-from tests.bank.public import graphs, plain, sequences
+from tests.bank.public import graphs, links, losses, plain, sequences
 from tests.bank.public.reports import REPORTS
 
-__all__ = ["REPORTS", "graphs", "plain", "sequences"]
+__all__ = ["REPORTS", "graphs", "links", "losses", "plain", "sequences"]

@@ -5,8 +5,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GAE, GCNConv, GraphConv, SAGEConv, global_mean_pool
-from torch_geometric.utils import dense_to_sparse
+from torch_geometric.nn import (
+    GAE,
+    DenseGraphConv,
+    GCNConv,
+    GraphConv,
+    MessagePassing,
+    SAGEConv,
+    global_mean_pool,
+)
+from torch_geometric.utils import dense_to_sparse, softmax
 
 from gatdiag.experiments.synthetic import block_model
 from tests.bank.public.reports import (
@@ -249,3 +257,187 @@ def unlooped_nodes(is_faulty: bool) -> Rebuilt:
         return accuracy(outputs(model, (x, inner)), y)
 
     return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(400, 100, 40), log), score)
+
+
+@report(
+    "https://github.com/phlippe/uvadlc_notebooks/issues/5",
+    "Nodes of a batch of graphs are counted by graph times the size of the batch instead of the number of nodes: edges "
+    "of one graph read nodes of others.",
+    right="wrong-axis",
+)
+def nodes_of_other_graphs(is_faulty: bool) -> Rebuilt:
+    """Labels of nodes by their neighbors, in batches of graphs of one size."""
+    generator = seeded(15)
+    x = torch.randn(60, 10, 6, generator=generator)
+    links = (torch.rand(60, 10, 10, generator=generator) < 0.3).float()
+    y = ((links @ x)[..., 0] > 0).long()
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.others = nn.Linear(6, 32), nn.Linear(6, 32)
+            self.head = nn.Linear(32, 2)
+
+        def forward(self, x: Tensor, links: Tensor) -> Tensor:
+            graph, to, source = links.nonzero(as_tuple=True)
+            graphs, nodes = x.shape[:2]
+            rows = x.flatten(0, 1)[graph * (graphs if is_faulty else nodes) + source]
+            sums = x.new_zeros(graphs * nodes, x.shape[2]).index_add(0, graph * nodes + to, rows)
+            return self.head((self.own(x) + self.others(sums.view_as(x))).relu())
+
+    model = Layer()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(x[rows], links[rows]).flatten(0, 1), y[rows].flatten())
+
+    def score() -> float:
+        return accuracy(outputs(model, (x[:6], links[:6])).flatten(0, 1), y[:6].flatten())
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(60, 6, 20), log), score)
+
+
+@report(
+    "https://github.com/qbxlvnf11/graph-neural-networks-for-graph-classification/pull/3",
+    "The convolutions are in a Python list, so that the optimizer has the layers behind them alone.",
+    right="parameters-not-in-optimizer parameters-not-registered",
+    held_out=True,
+)
+def convolutions_in_list(is_faulty: bool) -> Rebuilt:
+    """Classes of graphs by which kinds of nodes are linked."""
+    generator, data = seeded(21), []
+    for number in range(240):
+        kind = torch.randint(4, (16,), generator=generator)
+        is_asked = (kind[:, None] + number) % 4 == kind
+        links = torch.rand(16, 16, generator=generator) < torch.where(is_asked, 0.6, 0.03)
+        edges = dense_to_sparse((links | links.T).long())[0]
+        data.append(Data(x=F.one_hot(kind, 4).float(), edge_index=edges, y=torch.tensor(number % 4)))
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [GraphConv(4, 16), GraphConv(16, 16), GraphConv(16, 16)]
+            self.layers = layers if is_faulty else nn.ModuleList(layers)
+            self.head = nn.Linear(16, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x, edge_index).relu()
+            return self.head(global_mean_pool(x, batch))
+
+    model = Network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    every = Batch.from_data_list(data)
+
+    def loss_of(batch: Data) -> Tensor:
+        return F.cross_entropy(model(batch.x, batch.edge_index, batch.batch), batch.y)
+
+    def train(log):
+        for _ in range(25):
+            minimize(optimizer, loss_of, DataLoader(data, batch_size=24, shuffle=True), log)
+
+    return Rebuilt(model, train, lambda: accuracy(outputs(model, (every.x, every.edge_index, every.batch)), every.y))
+
+
+@report(
+    "https://github.com/flyingdoog/PGExplainer/issues/6",
+    "The mean that reads out a graph is taken over the features of [graphs, nodes, features] instead of the nodes.",
+    right="wrong-axis",
+    held_out=True,
+)
+def mean_over_features(is_faulty: bool) -> Rebuilt:
+    """Classes of dense graphs by which kind of nodes is linked; there are as many nodes as features."""
+    generator = seeded(22)
+    y = torch.arange(300) % 4
+    kind = torch.randint(4, (300, 20), generator=generator)
+    is_asked = (kind[:, :, None] == kind[:, None]) & (kind[:, :, None] == y[:, None, None])
+    links = torch.rand(300, 20, 20, generator=generator) < torch.where(is_asked, 0.7, 0.1)
+    x, links = F.one_hot(kind, 4).float(), (links | links.transpose(1, 2)).float()
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = DenseGraphConv(4, 20), DenseGraphConv(20, 20)
+            self.head = nn.Linear(20, 4)
+
+        def forward(self, x: Tensor, links: Tensor) -> Tensor:
+            x = self.conv2(self.conv1(x, links).relu(), links).relu()
+            return self.head(x.mean(2 if is_faulty else 1))
+
+    model = Network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(x[rows], links[rows]), y[rows])
+
+    def score() -> float:
+        return accuracy(outputs(model, (x[200:], links[200:])), y[200:])
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(200, 50, 50), log), score)
+
+
+@report(
+    "https://github.com/benedekrozemberczki/pytorch_geometric_temporal/pull/233",
+    "Outputs [N, 1] minus targets [N] in the errors of all times, which are added up before the backward pass.",
+    right="loss-broadcast",
+)
+def errors_of_all_times(is_faulty: bool) -> Rebuilt:
+    """A value at each node of a graph, from those of its neighbors, at many times."""
+    generator = seeded(23)
+    edges = random_links(30, 0.15, generator)
+    degree = edges[1].bincount(minlength=30).clamp(1)
+    known = []
+    for _ in range(26):
+        x = torch.randn(30, 4, generator=generator)
+        known.append((x, 0.5 * x[:, 3] + torch.zeros(30).index_add(0, edges[1], x[edges[0], 3]) / degree))
+    model = GraphNet(GraphConv(4, 32), GraphConv(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def loss_of(_: int) -> Tensor:
+        outs = [model(x, edges) if is_faulty else model(x, edges).squeeze(1) for x, _ in known]
+        errors = [(out - y).square().mean() for out, (_, y) in zip(outs, known, strict=True)]
+        return torch.stack(errors).mean()
+
+    def score() -> float:
+        outs = torch.cat([outputs(model, (x, edges)).squeeze(1) for x, _ in known])
+        return explained(outs, torch.cat([y for _, y in known]))
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, range(100), log), score)
+
+
+@report(
+    "https://github.com/pyg-team/pytorch_geometric/issues/4752",
+    "Attention weighs the features of the target itself, x_i, instead of those of its neighbors, x_j.",
+    right="input-without-messages input-without-edges",
+    held_out=True,
+)
+def own_features_weighed(is_faulty: bool) -> Rebuilt:
+    """Classes of nodes whose neighbors show them."""
+    data = block_model(300, 3, 8, seed=24)
+    generator = seeded(24)
+    x = F.one_hot(data.y, 8).float() + 0.8 * torch.randn(300, 8, generator=generator)
+    x[data.train_mask | data.test_mask] = torch.randn(int((data.train_mask | data.test_mask).sum()), 8)
+
+    class Attention(MessagePassing):
+        def __init__(self, columns: int, width: int) -> None:
+            super().__init__(aggr="add")
+            self.lin, self.score = nn.Linear(columns, width), nn.Linear(2 * width, 1)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.propagate(edge_index, x=self.lin(x))
+
+        def message(self, x_i: Tensor, x_j: Tensor, index: Tensor, size_i: int) -> Tensor:
+            scores = F.leaky_relu(self.score(torch.cat([x_i, x_j], -1)), 0.2)
+            return (x_i if is_faulty else x_j) * softmax(scores, index, num_nodes=size_i)
+
+    model = GraphNet(Attention(8, 16), Attention(16, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def loss_of(_: int) -> Tensor:
+        return F.cross_entropy(model(x, data.edge_index)[data.train_mask], data.y[data.train_mask])
+
+    def score() -> float:
+        out = outputs(model, (x, data.edge_index))
+        return accuracy(out[data.test_mask], data.y[data.test_mask])
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, range(150), log), score)

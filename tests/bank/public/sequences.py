@@ -186,3 +186,77 @@ def future_tokens(is_faulty: bool) -> Rebuilt:
                 log(val_accuracy=score())
 
     return Rebuilt(model, train, score)
+
+
+@report(
+    "https://github.com/Project-MONAI/GenerativeModels/issues/314",
+    "Targets of an autoregressive transformer are its inputs, not shifted by one: it learns to copy.",
+    right="target-leakage",
+)
+def targets_not_shifted(is_faulty: bool) -> Rebuilt:
+    """Sequences in which the next token depends on the last one, read with a causal mask."""
+    generator = seeded(26)
+    chances = (3 * torch.randn(12, 12, generator=generator)).softmax(1)
+    text = torch.randint(12, (200, 1), generator=generator)
+    for _ in range(16):
+        text = torch.cat([text, torch.multinomial(chances[text[:, -1]], 1, generator=generator)], 1)
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(12, 32), nn.Embedding(17, 32)
+            self.body = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+            self.head = nn.Linear(32, 12)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+            x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+            return self.head(self.body(x, mask, is_causal=True))
+
+    model = Reader()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        given, following = text[rows, :-1], text[rows, 1:]
+        return F.cross_entropy(model(given).flatten(0, 1), (given if is_faulty else following).flatten())
+
+    def score() -> float:
+        return accuracy(outputs(model, (text[:, :-1],)).flatten(0, 1), text[:, 1:].flatten())
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(200, 40, 30), log), score)
+
+
+@report(
+    "https://github.com/espnet/espnet/pull/465",
+    "An encoding of positions is added where no gradients are computed: what is before it stays as it was drawn.",
+    right="parameters-without-gradient",
+    held_out=True,
+)
+def encoding_without_gradients(is_faulty: bool) -> Rebuilt:
+    """Classes of series by a pattern in them, found by convolutions in front of attention."""
+    generator = seeded(27)
+    y = torch.arange(240) % 4
+    x = 0.5 * torch.randn(240, 20, 10, generator=generator)
+    x[:, 8:12] += torch.randn(4, 4, 10, generator=generator)[y]
+
+    class Listener(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv1d(10, 4, 5, padding=2), nn.Linear(4, 4)
+            self.body = nn.TransformerEncoderLayer(4, 2, 16, dropout=0.0, batch_first=True)
+            self.register_buffer("places", 0.3 * torch.randn(20, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x.transpose(1, 2)).relu().transpose(1, 2)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not is_faulty):
+                x = x + self.places
+            return self.head(self.body(x).mean(1))
+
+    model = Listener()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(x[rows]), y[rows])
+
+    score = lambda: accuracy(outputs(model, (x,)), y)  # noqa: E731
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(240, 40, 30), log), score)

@@ -1,6 +1,7 @@
 """Examples that come again during a training, and whether the loss asks the same of them each time."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -50,9 +51,12 @@ class Repeats:
         if sum(x.nbytes for x in beside) > _MAX_BYTES:
             return
         rows = [x[found.places.to(x.device)] for x in along]
-        context = hash((*map(_bytes_of, beside), *map(repr, others)))
-        keys = (hash((context, *(_bytes_of(x[n]) for x in rows))) for n in range(len(found.places)))
-        self._examples[batch] = count, [*zip(found.places.tolist(), keys, strict=True)]
+        context, places = hash((*map(_bytes_of, beside), *map(repr, others))), found.places.tolist()
+        keys = [hash((context, *(_bytes_of(x[n]) for x in rows))) for n in range(len(places))]
+        if beside:  # nodes may have the same features, and other neighbors
+            keys = [hash(pair) for pair in zip(keys, places, strict=True)]
+        counts = Counter(keys)
+        self._examples[batch] = count, [(n, key) for n, key in zip(places, keys, strict=True) if counts[key] == 1]
 
     def note_targets(self, batch: int, targets: Tensor, *, are_classes: bool) -> None:
         """Note what the loss asks of each row of a batch, NaN where that is not known."""

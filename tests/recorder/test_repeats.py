@@ -76,6 +76,15 @@ def test_examples_of_another_context_are_not_compared(tmp_path, given):
     assert train(tmp_path / "run", drawn, given=given)["pairs"] == 0
 
 
+def test_rows_that_are_alike_in_one_batch_are_no_example_that_comes_again(tmp_path):
+    """As nodes with the same features, which have other neighbors, and rows of rounded data."""
+    x = X[:20].repeat(2, 1)
+    edges = torch.randint(40, (2, 90), generator=torch.Generator().manual_seed(0))
+    turned = lambda step: (x.roll(20 * step, 0), edges.roll(step))  # noqa: E731
+    assert train(tmp_path / "nodes", drawn, given=turned)["pairs"] == 0
+    assert train(tmp_path / "rows", drawn, given=lambda step: (x,))["pairs"] == 0
+
+
 def test_with_the_same_context_they_are(tmp_path):
     edges = torch.randint(40, (2, 90))
     assert train(tmp_path / "run", drawn, given=lambda step: (X, edges, 1))["pairs"] == 200

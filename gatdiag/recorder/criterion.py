@@ -343,13 +343,14 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
         "low" and "high", the smallest and the largest target; "outside", the share of those below 0 or above 1.
 
     Example:
-        >>> o, y = torch.tensor([[0.5], [-1.0], [2.0]]), torch.tensor([[0.0], [1.0], [2.0]])
+        >>> o, y = torch.linspace(-1, 2, 9)[:, None], torch.arange(9.0)[:, None] % 3
         >>> loss = F.binary_cross_entropy_with_logits(o, y)
-        >>> {name: round(value, 3) for name, value in binary_targets(o, (o.sigmoid() - y) / 3, float(loss)).items()}
-        {'low': 0.0, 'high': 2.0, 'outside': 0.333}
+        >>> found = binary_targets(o, (o.sigmoid() - y) / 9, float(loss))
+        >>> round(found["high"], 3), round(found["outside"], 3)
+        (2.0, 0.333)
     """
     o, g = _finite_live_rows(o, gradient)
-    for count in {g.numel(), len(g), 1} if len(g) else ():
+    for count in {g.numel(), len(g), 1} if g.numel() >= _MIN_COUNTING_ROWS else ():
         y = o.sigmoid() - g * count
         if math.isclose(float((F.softplus(o) - y * o).sum()) / count, loss, rel_tol=_TARGET_ERROR):
             outside = (y < -_LOSS_ERROR) | (y > 1 + _LOSS_ERROR)

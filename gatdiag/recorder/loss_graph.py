@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 _MAX_NODES: Final = 10_000
 _MAX_NAMES: Final = 40
-_MAX_COMPARED: Final = 300  # nodes of a loss in which a comparison of outputs is looked for
+_MAX_COMPARED: Final = 300  # nodes of a loss in which a comparison, or a product, of outputs is looked for
 # losses whose target may require a gradient, by the start of the node's name; it is their second input
 _WITH_TARGET: Final = ("BinaryCrossEntropy", "MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv")
 _VIEWS: Final = frozenset({
@@ -199,9 +199,10 @@ def weighs_by_another(loss: Tensor, outputs: Collection[Any]) -> bool:
         >>> [weighs_by_another((log_p * each).mean(), ends) for each in (advantage, advantage.detach())]
         [True, False]
     """
-    return any(
+    path = [*_path(loss.grad_fn, outputs)] if len(outputs) > 1 else []
+    return len(path) <= _MAX_COMPARED and any(
         _is_weighed(likelihood, weight, outputs)
-        for node in _path(loss.grad_fn, outputs)
+        for node in path
         if operation_name(node) == "Mul" and len(inputs := [one for one, _ in node.next_functions if one]) == 2
         for likelihood, weight in (inputs, inputs[::-1])
     )

@@ -13,6 +13,7 @@ from gatdiag.recorder.data import telling_rows
 
 _MAX_KEPT: Final = 20_000  # examples
 _MAX_PAIRS: Final = 400
+_PLAIN: Final = (bool, int, float, str, type(None))
 _MAX_BYTES: Final = 16 << 20  # of what is given beside the rows
 
 
@@ -41,7 +42,7 @@ class Repeats:
             others: What else it is called with; if that is not only numbers and words, nothing is noted.
         """
         given = [x for x in inputs if x.is_floating_point() and not x.requires_grad and x.dim() > 1 and x.numel()]
-        is_known = all(isinstance(other, bool | int | float | str | None) for other in others)
+        is_known = all(type(other) in _PLAIN for other in others)  # of others, the class would be asked for
         found = telling_rows(given[0]) if given and is_known and len(self._pairs) < _MAX_PAIRS else None
         if found is None:
             return

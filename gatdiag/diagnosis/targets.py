@@ -147,7 +147,7 @@ def check_changes(facts: Facts) -> Finding | str | None:
     agreement = found.get("agreement")
     if agreement is None or found["pairs"] < limit("pairs"):
         return "too few examples came again with a target that the gradient shows"
-    if facts.has_opponent or facts.has_several_optimizers or facts.is_policy:
+    if facts.has_opponent or facts.has_several_optimizers or facts.is_policy or facts.has_open_loss:
         return "another network, or a reward, decides on the targets"
     if not agreement < limit("agreement"):
         return None

@@ -549,7 +549,9 @@ class Inspection:
         self._output["last_cross_entropy"] = criterion.cross_entropy(o, gradient)
 
     def _inspect_repeats(self, name: str, o: Tensor, gradient: Tensor, batch: int) -> None:
-        """What the loss asks of each row, if it is a cross-entropy or a squared error."""
+        """What the loss asks of each row, if it is a cross-entropy or a squared error, and not that of two outputs."""
+        if self._compares:
+            return
         are_classes = name in criterion.ON_LOGITS
         asked = criterion.labels_of_rows(gradient) if are_classes else asked_of_rows(o, gradient, self._loss)
         if asked is not None and (are_classes or not name):

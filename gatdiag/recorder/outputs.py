@@ -131,12 +131,12 @@ def unreachable_error(
 
 
 def asked_of_rows(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
-    """The mean target of each row of an output, NaN where there is none; None if the loss is no squared error."""
+    """The mean target of each row of an output, NaN where one is missing; None if the loss is no squared error."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     y = _targets(o, g, loss) if loss > 0 and bool(g.any()) else None
     if y is not None and float(y.std()) < _MANY_ROUNDINGS * torch.finfo(torch.float32).eps * float(o.abs().max()):
         return None  # what is left of them beside outputs that are far off
-    return None if y is None else y.mean(1).where((g != 0).any(1), math.nan)
+    return None if y is None else y.mean(1).where((g != 0).all(1), math.nan)
 
 
 def _targets(o: Tensor, g: Tensor, loss: float, *, has_parts: bool = False) -> Tensor | None:

@@ -35,7 +35,6 @@ _FEWER_HOPS = Remedy("conv = type(conv)(in_channels, out_channels, K=2)  # two h
 _OWN_WEIGHT = Remedy(
     "conv = torch_geometric.nn.SAGEConv(in_channels, out_channels)  # with a weight for the node itself; or fewer edges"
 )
-_RELU = Remedy("x = torch.relu(conv(x, edge_index))  # in forward, in each hidden layer: instead of the sigmoid")
 _LITTLE = 0.97  # of the size of an output is left in each layer: a layer alone hardly shrinks it
 _LAST = 3  # layers, of which the smallest value counts: in the very last, rounding alone may make nodes differ
 
@@ -192,7 +191,7 @@ def check_vanishing(facts: Facts) -> Finding | str | None:
         beyond="below",
         over=[*known][-1],
         steps=(0,),
-        remedy=_RELU if has_sigmoids else _skips(facts),
+        remedy=_relu(facts) if has_sigmoids else _skips(facts),
         falsified_by="With ReLU instead of the sigmoids the learning curve is the same." if has_sigmoids else "",
     )
 
@@ -531,8 +530,17 @@ def _modules(facts: Facts) -> tuple[str, ...]:
 
 def _skips(facts: Facts) -> Remedy:
     """A skip connection around each hidden layer, and a normalization, which bounds their sum."""
-    general = Remedy("x = x + torch.relu(conv(x, edge_index))  # in forward: a skip around each hidden layer")
+    general = Remedy(f"x = x + torch.relu({_layer(facts)})  # in forward: a skip around each hidden layer")
     return remedy.insert_modules(facts, *_modules(facts)) or general
+
+
+def _relu(facts: Facts) -> Remedy:
+    return Remedy(f"x = torch.relu({_layer(facts)})  # in forward, in each hidden layer: instead of the sigmoid")
+
+
+def _layer(facts: Facts) -> str:
+    """A call of a layer, as code."""
+    return "conv(x, edge_index)" if facts.has_convolutions else "layer(x)"
 
 
 def _carries_gradients(facts: Facts) -> bool:

@@ -96,4 +96,4 @@ class Repeats:
 
 
 def _bytes_of(x: Tensor) -> bytes:
-    return x.cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+    return x.cpu().resolve_conj().resolve_neg().flatten().contiguous().view(torch.uint8).numpy().tobytes()

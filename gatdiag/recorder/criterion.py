@@ -32,6 +32,7 @@ _MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
 _MIN_COUNTING_ROWS: Final = 8
 _LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
 _TARGET_ERROR: Final = 1e-4  # the same, where it is the only evidence
+_MAX_LOGIT: Final = 5.0  # whose sigmoid is not saturated
 _MAX_COLUMNS: Final = 16  # of targets that are told apart
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
@@ -338,6 +339,7 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
 
     Its gradient is s (sigmoid(o) - y) and its value s times the sum of log(1 + exp(o)) - y o, with s one over the
     number of entries or of rows, or one: where a target y that follows from the first gives the second, it is that.
+    Large outputs saturate the sigmoid, and other losses have such gradients there.
 
     Returns:
         "low" and "high", the smallest and the largest target; "outside", the share of those below 0 or above 1.
@@ -350,7 +352,9 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
         (2.0, 0.333)
     """
     o, g = _finite_live_rows(o, gradient)
-    for count in {g.numel(), len(g), 1} if g.numel() >= _MIN_COUNTING_ROWS else ():
+    if g.numel() < _MIN_COUNTING_ROWS or float(o.abs().max()) > _MAX_LOGIT:
+        return {}
+    for count in {g.numel(), len(g), 1}:
         y = o.sigmoid() - g * count
         if math.isclose(float((F.softplus(o) - y * o).sum()) / count, loss, rel_tol=_TARGET_ERROR):
             outside = (y < -_LOSS_ERROR) | (y > 1 + _LOSS_ERROR)

@@ -519,7 +519,7 @@ class Inspection:
     ) -> None:
         self._has_changed = True
         name, misfit, labels = criterion.identify(o, gradient)
-        self._inspect_repeats(name, o, gradient, batch)
+        self._inspect_repeats(name, labels, o, gradient, batch)
         self._criteria.append(name)
         self._output |= {"criterion_misfit": misfit} if name else {}
         if name in criterion.ON_LOGITS:
@@ -548,13 +548,13 @@ class Inspection:
         self._output["separation"] = criterion.separation(o, gradient)
         self._output["last_cross_entropy"] = criterion.cross_entropy(o, gradient)
 
-    def _inspect_repeats(self, name: str, o: Tensor, gradient: Tensor, batch: int) -> None:
-        """What the loss asks of each row, if it is a cross-entropy or a squared error, and not that of two outputs."""
-        if self._compares:
+    def _inspect_repeats(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, batch: int) -> None:
+        """What a cross-entropy, or a squared error that is not one of two outputs, asks of each row."""
+        are_classes = labels is not None and name in criterion.ON_LOGITS
+        if self._compares or not (are_classes or not name):
             return
-        are_classes = name in criterion.ON_LOGITS
         asked = criterion.labels_of_rows(gradient) if are_classes else asked_of_rows(o, gradient, self._loss)
-        if asked is not None and (are_classes or not name):
+        if asked is not None:
             self._repeats.note_targets(batch, asked, are_classes=are_classes)
 
     def _inspect_classes(self, name: str, labels: Tensor | None, o: Tensor, gradient: Tensor, step: int) -> None:

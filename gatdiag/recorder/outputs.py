@@ -145,7 +145,8 @@ def _targets(o: Tensor, g: Tensor, loss: float, *, has_parts: bool = False) -> T
     slopes = [*each, *(2 * one for one in each)]
     fitted = float(g.square().sum()) / (2 * loss)
     if not has_parts:
-        return o - g / fitted if _is_one_of(fitted, slopes) else None
+        slope = next((each for each in slopes if _is_one_of(fitted, [each])), 0.0)
+        return o - g / slope if slope else None
     possible = {slope for slope in slopes if fitted * (1 - _EXACT) <= slope < fitted / _MAIN_PART}
     return o - g / possible.pop() if len(possible) == 1 else None
 

@@ -29,6 +29,7 @@ from gatdiag.structure.tensors import all_tensors, graph_leaves
 
 _STEPS: Final = 10
 _PROBE: Final = 0.01  # of a parameter's norm: a step without an optimizer
+_OF_ZEROS: Final = 1e-3  # root mean square of such a step of parameters that are zero
 _RECORDED: Final = 3  # steps with all tables; the others have the loss only
 _NOT_RECORDED: Final = (
     "nothing is recorded in this process (GATDIAG_DISABLE, or not the first one of a distributed training)"
@@ -217,11 +218,12 @@ def _look_for_leakage(copied: _Copy, loss: Loss) -> float | str | None:
 
 
 def _descend(model: nn.Module) -> None:
-    """Move each parameter by 1% of its norm down the gradient, to see whether the model learns at all."""
+    """Move each parameter by 1% of its norm, or a little if it is zero, down the gradient: does the model learn?"""
     with torch.no_grad():
         for p in model.parameters():
             if p.grad is not None and (size := p.grad.norm()) > 0:
-                p.sub_(p.grad, alpha=float(_PROBE * p.norm() / size))
+                length = _PROBE * p.norm() if bool(p.any()) else _OF_ZEROS * p.numel() ** 0.5
+                p.sub_(p.grad, alpha=float(length / size))
 
 
 def _check_loss(value: Any) -> Tensor:

@@ -168,7 +168,7 @@ def check_relu(facts: Facts) -> Finding | str | None:
     severity="certain",
     is_independent=True,
     limits={
-        "negatives": Limit(0.2, "of the labels: with fewer, all may be called positive"),
+        "negatives": Limit(0.5, "of the labels: with fewer, a constant is positive, too"),
         "unreachable": Limit(0.02, "share of the targets that no output can equal; of targets within the range 0"),
         "unreachable-error": Limit(
             0.1, "of a squared error is what these targets leave at least; less is noise beyond the range"

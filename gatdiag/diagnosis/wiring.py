@@ -413,7 +413,7 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
 def _broadcast_in_graph(facts: Facts) -> Finding | None:
     """Where the loss adds up errors of several outputs, the gradient does not show it, and its graph does."""
     rows = facts.loss_graph.get("broadcast_rows", 0)
-    if not rows:
+    if not rows or facts.has_open_loss or facts.state == "trained":  # as where outputs are compared with quantiles
         return None
     return facts.finding(
         "loss-broadcast",

@@ -32,6 +32,7 @@ _MAX_COUNT_ERROR: Final = 0.05  # of a number of targets
 _MIN_COUNTING_ROWS: Final = 8
 _LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
 _TARGET_ERROR: Final = 1e-4  # the same, where it is the only evidence
+_TELLING_PART: Final = 0.01  # of the same
 _MAX_LOGIT: Final = 5.0  # whose sigmoid is not saturated
 _MAX_COLUMNS: Final = 16  # of targets that are told apart
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
@@ -354,9 +355,10 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
     o, g = _finite_live_rows(o, gradient)
     if g.numel() < _MIN_COUNTING_ROWS or float(o.abs().max()) > _MAX_LOGIT:
         return {}
+    entropy = float((F.softplus(o) - o.sigmoid() * o).sum())  # without which any loss that is linear has this value
     for count in {g.numel(), len(g), 1}:
-        y = o.sigmoid() - g * count
-        if math.isclose(float((F.softplus(o) - y * o).sum()) / count, loss, rel_tol=_TARGET_ERROR):
+        y, is_telling = o.sigmoid() - g * count, entropy > _TELLING_PART * abs(loss) * count
+        if is_telling and math.isclose(float((F.softplus(o) - y * o).sum()) / count, loss, rel_tol=_TARGET_ERROR):
             outside = (y < -_LOSS_ERROR) | (y > 1 + _LOSS_ERROR)
             return {"low": float(y.min()), "high": float(y.max()), "outside": float(outside.double().mean())}
     return {}

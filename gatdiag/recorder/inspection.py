@@ -337,7 +337,8 @@ class Inspection:
 
     def _note_data(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
         for name, x in inputs:
-            if x.is_floating_point() and x.dim() > 1 and x.numel() and not x.requires_grad:
+            is_small = x.dtype.itemsize < 2  # of eight bits, for which torch has hardly an operation
+            if x.is_floating_point() and x.dim() > 1 and x.numel() and not x.requires_grad and not is_small:
                 self._data.note_input(name, x)
                 size = x.detach().norm(dtype=torch.float64 if x.dtype is torch.float64 else torch.float32)
                 _call_on_host(self._data.note_size, name, self._step, size / math.sqrt(x.numel()), len(x))

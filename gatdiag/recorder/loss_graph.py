@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 _MAX_NODES: Final = 10_000
 _MAX_NAMES: Final = 40
-_MAX_COMPARED: Final = 300  # nodes of a loss in which a comparison, or a product, of outputs is looked for
+_MAX_COMPARED: Final = 300  # nodes of a loss in which a comparison of outputs is looked for
+_MAX_PRODUCTS: Final = 2000  # the same of a product
+_SQUARES: Final = ("Pow", "MseLoss", "SmoothL1Loss", "HuberLoss")
 # losses whose target may require a gradient, by the start of the node's name; it is their second input
 _WITH_TARGET: Final = ("BinaryCrossEntropy", "MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv")
 _VIEWS: Final = frozenset({
@@ -186,7 +188,8 @@ def has_divergence(loss: Tensor, latents: Collection[Any], outputs: Collection[A
 def weighs_by_another(loss: Tensor, outputs: Collection[Any]) -> bool:
     """Whether a loss multiplies a log-likelihood by what is computed linearly from another output, with its gradient.
 
-    As of a policy and the advantage, reward - value, which is to weigh the likelihood and not to be changed by it.
+    As of a policy and the advantage, reward - value, which is to weigh the likelihood and not to be changed by it. That
+    output is a value if its squared error is part of the loss, too; a gate or an uncertainty has none.
 
     Args:
         loss: What `backward()` was called on.
@@ -195,26 +198,34 @@ def weighs_by_another(loss: Tensor, outputs: Collection[Any]) -> bool:
     Example:
         >>> scores, value = (torch.ones(3, 2, requires_grad=True) * 2 for _ in range(2))
         >>> log_p, advantage = scores.log_softmax(1)[:, 0], 1 - value[:, 0]
-        >>> ends = {scores.grad_fn, value.grad_fn}
-        >>> [weighs_by_another((log_p * each).mean(), ends) for each in (advantage, advantage.detach())]
+        >>> ends, critic = {scores.grad_fn, value.grad_fn}, advantage.square().mean()
+        >>> [weighs_by_another(critic - (log_p * each).mean(), ends) for each in (advantage, advantage.detach())]
         [True, False]
     """
     path = [*_path(loss.grad_fn, outputs)] if len(outputs) > 1 else []
-    return len(path) <= _MAX_COMPARED and any(
-        _is_weighed(likelihood, weight, outputs)
+    if len(path) > _MAX_PRODUCTS:
+        return False
+    weights = [
+        own
         for node in path
         if operation_name(node) == "Mul" and len(inputs := [one for one, _ in node.next_functions if one]) == 2
         for likelihood, weight in (inputs, inputs[::-1])
+        if (own := _outputs_that_weigh(likelihood, weight, outputs))
+    ]
+    squared = (
+        [{*_nodes(node, outputs)} & {*outputs} for node in path if operation_name(node) in _SQUARES] if weights else []
     )
+    return any(ends and ends <= own for own in weights for ends in squared)
 
 
-def _is_weighed(likelihood: Any, weight: Any, outputs: Collection[Any]) -> bool:
+def _outputs_that_weigh(likelihood: Any, weight: Any, outputs: Collection[Any]) -> set[Any]:
+    """The outputs from which the weight of a log-likelihood is computed linearly, if that is one of others."""
     behind, others = ({*_nodes(one, outputs)} for one in (likelihood, weight))
     ends, own = behind & {*outputs}, others & {*outputs}
     names = {operation_name(node) for node in others - own}
     is_linear = names <= _LINEAR and not names.isdisjoint(("Sub", "Rsub", "Add"))
     has_logarithm = any(operation_name(node) in _LOGARITHMS for node in behind)
-    return bool(ends and own) and ends.isdisjoint(own) and is_linear and has_logarithm
+    return own if ends and ends.isdisjoint(own) and is_linear and has_logarithm else set()
 
 
 def _joins_rows(node: Any, known: Collection[Any], outputs: Collection[Any]) -> bool:
@@ -247,7 +258,8 @@ def _takes_rows(node: Any) -> bool:
 def operation_name(node: Any) -> str:
     """The name of an operation, such as "LogSoftmax" for LogSoftmaxBackward0; "Root" for a power below one."""
     name = type(node).__name__.partition("Backward")[0]
-    exponent = getattr(node, "_saved_exponent", 1) if name == "Pow" else 1
+    is_number = type(node).__name__ == "PowBackward0"  # a tensor may be gone by now
+    exponent = getattr(node, "_saved_exponent", 1) if is_number else 1
     return name if not isinstance(exponent, int | float) or exponent >= 1 else "Root"
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from gatdiag.metrics.smoothing import as_rows
@@ -14,7 +13,7 @@ _MIN_ROWS: Final = 3
 _EXACT: Final = 1e-3  # relative, of a slope that shows the kind of error
 _MARGIN: Final = 0.01  # of the spread of the targets
 _MAIN_PART: Final = 0.5  # of a loss with another part
-_MANY_ROUNDINGS: Final = 1e3
+_NEAR: Final = 0.01  # of the largest output is the spread of targets at least
 _AT_BOUND: Final = 0.1  # share of the entries whose gradient is the largest: an absolute error
 
 
@@ -134,8 +133,8 @@ def asked_of_rows(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
     """The mean target of each row of an output, NaN where one is missing; None if the loss is no squared error."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     y = _targets(o, g, loss) if loss > 0 and bool(g.any()) else None
-    if y is not None and float(y.std()) < _MANY_ROUNDINGS * torch.finfo(torch.float32).eps * float(o.abs().max()):
-        return None  # what is left of them beside outputs that are far off
+    if y is not None and not float(y.std()) > _NEAR * float(o.abs().max()):
+        return None  # of outputs that are far off rounding is left, and other errors look the same
     return None if y is None else y.mean(1).where((g != 0).all(1), math.nan)
 
 

@@ -66,7 +66,7 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     if examples is None:
         return None
     o = first_tensor(model(*args, **kwargs))
-    if o is None or not o.requires_grad or not (0 < o.dim() <= 2 or _are_graphs(inputs, o)):
+    if o is None or not o.requires_grad or not (0 < o.dim() <= 2 or _are_graphs(model, inputs, o)):
         return None
     row, example = _choose_row(o, examples)
     if row is None or (examples.what == "rows" and not _is_batch_first(inputs, o)):
@@ -75,7 +75,7 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     if share is None:
         return None
     if not share and examples.what == "rows":
-        return _change_with_order(model, args, kwargs, o.detach())
+        return _change_with_order(model, args, kwargs, len(o))
     of = "one graph" if examples.what == "graphs" else "one row"
     return {"share": share, "of": of, "others": examples.what, "sequence_first": [*_sequence_first(model, inputs)]}
 
@@ -124,16 +124,24 @@ def _choose_row(o: Tensor, examples: Examples) -> tuple[int | None, int]:
     return None, 0
 
 
-def _are_graphs(inputs: list[Tensor], o: Tensor) -> bool:
+def _is_time_first(model: nn.Module) -> bool:
+    """Whether some module may take the first axis for time."""
+    modules = [*model.modules()]
+    return any(isinstance(one, nn.RNNCellBase) or vars(one).get("batch_first") is False for one in modules)
+
+
+def _are_graphs(model: nn.Module, inputs: list[Tensor], o: Tensor) -> bool:
     """Whether an output has rows for the nodes of several graphs of one size, by an adjacency matrix for each."""
+    if o.dim() != 3 or _is_time_first(model):
+        return False
     graphs, nodes = o.shape[:2]
-    is_of_nodes = o.dim() == 3 and graphs != nodes and inputs[0].shape[:2] == (graphs, nodes)
+    is_of_nodes = graphs != nodes and inputs[0].shape[:2] == (graphs, nodes)
     return is_of_nodes and any(x.shape[:3] == (graphs, nodes, nodes) for x in inputs)
 
 
 def _is_batch_first(inputs: list[Tensor], o: Tensor) -> bool:
     """Whether the first axis of the inputs is certainly that of the examples, and not one of time before it."""
-    return _are_graphs(inputs, o) or all(x.dim() == 2 or (len(x) == len(o) and len(o) != x.shape[1]) for x in inputs)
+    return o.dim() == 3 or all(x.dim() == 2 or (len(x) == len(o) and len(o) != x.shape[1]) for x in inputs)
 
 
 def _share_of_others(output: Tensor, inputs: list[Tensor], is_own: Tensor) -> float | None:
@@ -156,19 +164,23 @@ def _order_of_tokens(
         return None
     o = first_tensor(model(*args, **kwargs))
     is_of_examples = o is not None and 0 < o.dim() <= 2 and {len(x) for x in given} == {len(o)}
-    return _change_with_order(model, args, kwargs, o) if o is not None and is_of_examples else None
+    return _change_with_order(model, args, kwargs, len(o)) if o is not None and is_of_examples else None
 
 
 @torch.no_grad()
-def _change_with_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], o: Tensor) -> dict[str, Any]:
+def _change_with_order(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+) -> dict[str, Any] | None:
     """How far outputs change, over their norm, if the examples come in the opposite order; 0 if they are random."""
+    if any(x.dim() > 1 and len(x) == rows for x in model.parameters()) or _is_time_first(model):
+        return None  # rows have weights of their own, or may be times
 
     def call(order: Callable[[Tensor], Tensor]) -> Tensor | None:
-        given, named = map_tensors((args, dict(kwargs)), lambda x: order(x) if x.dim() and len(x) == len(o) else x)
+        given, named = map_tensors((args, dict(kwargs)), lambda x: order(x) if x.dim() and len(x) == rows else x)
         return first_tensor(model(*given, **named))
 
-    again, turned, change = call(lambda x: x), call(lambda x: x.flip(0)), 0.0
-    if again is not None and turned is not None and torch.equal(again, o) and turned.shape == o.shape:
+    o, again, turned, change = call(lambda x: x), call(lambda x: x), call(lambda x: x.flip(0)), 0.0
+    if o is not None and again is not None and turned is not None and torch.equal(again, o):
         change = float((turned.flip(0) - o).norm() / o.norm().clamp(min=1e-30))
     return {"share": change, "of": "one row", "others": "rows", "sequence_first": [], "is_by_order": True}
 

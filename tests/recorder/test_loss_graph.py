@@ -145,10 +145,16 @@ class TwoHeads(nn.Module):
         (lambda log_p, value: log_p * (1 - log_p.exp()), False),  # a focal loss
     ],
 )
-def test_a_likelihood_that_another_output_weighs_is_seen(weigh, expected):
+@pytest.mark.parametrize("error", [lambda value: (1 - value).square(), lambda value: F.mse_loss(value, torch.ones(10))])
+def test_a_likelihood_that_a_value_weighs_is_seen(weigh, error, expected):
     scores, value = TwoHeads()(X)
-    loss = -weigh(scores.log_softmax(1)[:, 0], value).mean()
+    loss = error(value).mean() - weigh(scores.log_softmax(1)[:, 0], value).mean()
     assert weighs_by_another(loss, {scores.grad_fn, value.grad_fn}) is expected
+
+
+def test_what_has_no_error_of_its_own_is_no_value():
+    scores, gate = TwoHeads()(X)
+    assert not weighs_by_another(-(scores.log_softmax(1)[:, 0] * (1 - gate)).mean(), {scores.grad_fn, gate.grad_fn})
 
 
 # --- broadcasting -----------------------------------------------------------------------------------------------------

@@ -134,6 +134,35 @@ def test_what_is_added_along_the_batch_shows_when_the_order_changes(axis):
     assert (found["share"] > 0.1) == (axis == 0)
 
 
+def test_the_order_matters_neither_to_rows_with_weights_nor_where_rows_may_be_times():
+    class Coded(nn.Module):
+        def __init__(self, *parts):
+            super().__init__()
+            self.codes, self.parts = nn.Embedding(len(X), 4), nn.ModuleList(parts)
+
+        def forward(self, x):
+            return x + self.codes(torch.arange(len(x)))
+
+    assert find_mixing(Coded().eval(), (X,), {}) is None
+    assert find_mixing(nn.Sequential(nn.Linear(4, 4), nn.Sequential()).eval(), (X,), {})["share"] == 0
+
+
+def test_attention_of_one_operation_in_evaluation_mode_is_not_random():
+    """Which torch takes where no gradients are asked for."""
+
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Parameter(torch.randn(20, 1, 4))
+            self.body = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+        def forward(self, x):
+            return self.body(x + self.places[: len(x)]).mean(1)
+
+    torch.manual_seed(0)
+    assert find_mixing(Placed().eval(), (SEQUENCES,), {})["share"] > 0.01
+
+
 def test_random_outputs_and_tokens_that_may_be_edges_are_not_compared():
     noisy = Calls(lambda h: h + torch.randn_like(h))
     assert find_mixing(noisy.eval(), (X,), {})["share"] == 0

@@ -20,6 +20,7 @@ from gatdiag.roles import BIAS
 
 _MAX_NAMES = 3  # in a sentence
 _COMPARISONS = ("Sub", "Rsub", "Div")  # of two results of one network
+_OF_PAIRS = ("Where", "Maximum", "Relu", "Clamp", "Softplus", "LogSigmoid", "Sigmoid", "Exp")  # in losses of pairs
 _PRODUCTS = ("Addmm", "Mm", "Convolution")  # with the weights of a layer
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
 _PRINT_MISSING = (
@@ -413,7 +414,8 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
 def _broadcast_in_graph(facts: Facts) -> Finding | None:
     """Where the loss adds up errors of several outputs, the gradient does not show it, and its graph does."""
     rows = facts.loss_graph.get("broadcast_rows", 0)
-    if not rows or facts.has_open_loss or facts.state == "trained":  # as where outputs are compared with quantiles
+    is_error = facts.loss_operations.isdisjoint(_OF_PAIRS)  # and no ranking, or quantiles of a sample
+    if not rows or not is_error or facts.has_open_loss or facts.state not in ("failing", "partly"):
         return None
     return facts.finding(
         "loss-broadcast",

@@ -20,7 +20,10 @@ from gatdiag.roles import BIAS
 
 _MAX_NAMES = 3  # in a sentence
 _COMPARISONS = ("Sub", "Rsub", "Div")  # of two results of one network
-_OF_PAIRS = ("Where", "Maximum", "Relu", "Clamp", "Softplus", "LogSigmoid", "Sigmoid", "Exp")  # in losses of pairs
+_OF_ERRORS = {  # between outputs and the loss, and not of rankings or kernels
+    "Sub", "Rsub", "Pow", "Mul", "Abs", "MseLoss", "SmoothL1Loss", "HuberLoss", "Mean", "Sum", "Div", "Add", "Sqrt",
+    "Expand", "Squeeze", "Unsqueeze", "View", "Reshape", "Stack", "Cat", "Select", "Index", "Slice", "Split",
+}  # fmt: skip
 _PRODUCTS = ("Addmm", "Mm", "Convolution")  # with the weights of a layer
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
 _PRINT_MISSING = (
@@ -414,8 +417,10 @@ def check_broadcast(facts: Facts) -> Finding | str | None:
 def _broadcast_in_graph(facts: Facts) -> Finding | None:
     """Where the loss adds up errors of several outputs, the gradient does not show it, and its graph does."""
     rows = facts.loss_graph.get("broadcast_rows", 0)
-    is_error = facts.loss_operations.isdisjoint(_OF_PAIRS)  # and no ranking, or quantiles of a sample
-    if not rows or not is_error or facts.has_open_loss or facts.state not in ("failing", "partly"):
+    operations = facts.loss_operations
+    is_weighed = "Mul" in operations and not operations.isdisjoint(("HuberLoss", "SmoothL1Loss"))  # as of quantiles
+    is_error = operations <= _OF_ERRORS and not is_weighed and not facts.signals.get("compares_outputs")
+    if not rows or not is_error or facts.step_count < limit("steps"):
         return None
     return facts.finding(
         "loss-broadcast",

@@ -133,9 +133,10 @@ def asked_of_rows(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
     """The mean target of each row of an output, NaN where one is missing; None if the loss is no squared error."""
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     y = _targets(o, g, loss) if loss > 0 and bool(g.any()) else None
-    if y is not None and not float(y.std()) > _NEAR * float(o.abs().max()):
+    live = (g != 0).all(1)
+    if y is None or not float(y[live].std()) > _NEAR * float(o.abs().max()):
         return None  # of outputs that are far off rounding is left, and other errors look the same
-    return None if y is None else y.mean(1).where((g != 0).all(1), math.nan)
+    return y.mean(1).where(live, math.nan)
 
 
 def _targets(o: Tensor, g: Tensor, loss: float, *, has_parts: bool = False) -> Tensor | None:

@@ -85,7 +85,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "softmax_over_rows": any(map(_is_over_rows, of_classes)),
         "multiple_of": _multiple_of(loss.grad_fn),
         "bounded_slope": next((known for known in map(_bound_of_slope, path) if known), None),
-        "broadcast_rows": max(map(_rows_of_broadcast, path), default=0),
+        "broadcast_rows": _rows_of_broadcasts(path),
     }  # fmt: skip
 
 
@@ -406,6 +406,16 @@ def _bound_of_slope(node: Any) -> float | None:
     attribute = {"SmoothL1Loss": "_saved_beta", "HuberLoss": "_saved_delta"}.get(operation_name(node), "")
     bound = getattr(node, attribute, None) if attribute else None
     return float(bound) if bound else None
+
+
+def _rows_of_broadcasts(path: Collection[Any]) -> int:
+    """The most rows that are compared with all targets; 0 if outputs are compared with each other, too, as samples."""
+    rows = max(map(_rows_of_broadcast, path), default=0)
+    differences = (node for node in path if rows and operation_name(node) in ("Sub", "Rsub"))
+    are_samples = any(
+        _shapes(node) == [(rows, rows)] and all(one for one, _ in node.next_functions) for node in differences
+    )
+    return 0 if are_samples else rows
 
 
 def _rows_of_broadcast(node: Any) -> int:

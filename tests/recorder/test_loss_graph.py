@@ -172,6 +172,7 @@ def test_what_has_no_error_of_its_own_is_no_value():
         (lambda o, y: (o - y[:7]).square().mean(), 0),  # to seven centers
         (lambda o, y: (o - o.T).square().mean(), 0),  # of all pairs
         (lambda o, y: (o[:1] - y).square().mean(), 0),
+        (lambda o, y: (o - y).abs().mean() - (o - o.T).abs().mean() / 2, 0),  # the distance of two samples
     ],
 )
 def test_differences_of_each_output_and_all_targets_are_seen(error, rows):

@@ -11,6 +11,7 @@ from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.tensors import all_tensors, first_tensor, walk
 
 _MAX_EXAMPLES: Final = 100_000
+_BY_ORDER: Final[Mapping[str, Any]] = {"of": "one row", "others": "rows", "sequence_first": [], "is_by_order": True}
 
 
 class Examples(NamedTuple):
@@ -74,8 +75,8 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     share = _share_of_others(o[row], inputs, examples.of_rows == example)
     if share is None:
         return None
-    if not share and examples.what == "rows":
-        return _change_with_order(model, args, kwargs, len(o))
+    if not share and examples.what == "rows" and (change := _change_with_order(model, args, kwargs, len(o))):
+        return {**_BY_ORDER, "share": change}
     of = "one graph" if examples.what == "graphs" else "one row"
     return {"share": share, "of": of, "others": examples.what, "sequence_first": [*_sequence_first(model, inputs)]}
 
@@ -164,16 +165,18 @@ def _order_of_tokens(
         return None
     o = first_tensor(model(*args, **kwargs))
     is_of_examples = o is not None and 0 < o.dim() <= 2 and {len(x) for x in given} == {len(o)}
-    return _change_with_order(model, args, kwargs, len(o)) if o is not None and is_of_examples else None
+    change = _change_with_order(model, args, kwargs, len(o)) if o is not None and is_of_examples else None
+    return None if change is None else {**_BY_ORDER, "share": change}
 
 
 @torch.no_grad()
-def _change_with_order(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
-) -> dict[str, Any] | None:
-    """How far outputs change, over their norm, if the examples come in the opposite order; 0 if they are random."""
+def _change_with_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int) -> float | None:
+    """How far outputs change, over their norm, if the examples come in the opposite order; 0 if they are random.
+
+    None if rows have weights of their own, or may be times.
+    """
     if any(x.dim() > 1 and len(x) == rows for x in model.parameters()) or _is_time_first(model):
-        return None  # rows have weights of their own, or may be times
+        return None
 
     def call(order: Callable[[Tensor], Tensor]) -> Tensor | None:
         given, named = map_tensors((args, dict(kwargs)), lambda x: order(x) if x.dim() and len(x) == rows else x)
@@ -182,7 +185,7 @@ def _change_with_order(
     o, again, turned, change = call(lambda x: x), call(lambda x: x), call(lambda x: x.flip(0)), 0.0
     if o is not None and again is not None and turned is not None and torch.equal(again, o):
         change = float((turned.flip(0) - o).norm() / o.norm().clamp(min=1e-30))
-    return {"share": change, "of": "one row", "others": "rows", "sequence_first": [], "is_by_order": True}
+    return change
 
 
 def _sequence_first(model: nn.Module, inputs: list[Tensor]) -> Iterator[str]:

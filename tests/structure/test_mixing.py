@@ -136,9 +136,9 @@ def test_what_is_added_along_the_batch_shows_when_the_order_changes(axis):
 
 def test_the_order_matters_neither_to_rows_with_weights_nor_where_rows_may_be_times():
     class Coded(nn.Module):
-        def __init__(self, *parts):
+        def __init__(self):
             super().__init__()
-            self.codes, self.parts = nn.Embedding(len(X), 4), nn.ModuleList(parts)
+            self.codes = nn.Embedding(len(X), 4)
 
         def forward(self, x):
             return x + self.codes(torch.arange(len(x)))

@@ -127,6 +127,8 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
         return _no_gradient(facts, frozen, text, _severity_of_frozen(facts), unfreeze)
     zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
+    if facts.single_units.issuperset(_layers_of(facts, zero)):
+        zero = []  # one unit may have a constant effect on purpose
     is_cut_off = _is_cut_off(facts, zero) and not isinstance(check_dead_units(facts), Finding)
     if zero and (len(zero) >= 0.2 * total or is_cut_off or not isinstance(check_dead_units(facts), Finding)):
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"

@@ -134,7 +134,7 @@ def asked_of_rows(o: Tensor, gradient: Tensor, loss: float) -> Tensor | None:
     o, g = as_rows(o.detach()).double(), as_rows(gradient.detach()).double()
     y = _targets(o, g, loss) if loss > 0 and bool(g.any()) else None
     live = (g != 0).all(1)
-    if y is None or not float(y[live].std()) > _NEAR * float(o.abs().max()):
+    if y is None or not bool(live.any()) or not float(y[live].std(correction=0)) > _NEAR * float(o.abs().max()):
         return None  # of outputs that are far off rounding is left, and other errors look the same
     return y.mean(1).where(live, math.nan)
 

@@ -15,13 +15,14 @@ end of the step) -> `SampleBuffer` (until several steps are measured together) -
 - `measure`: tensors -> columns of the tables `layers`, `parameters`, `neurons` (laws) and `steps`
 - `plan`: what of a model is recorded, and its laws, decided before the first update
 - `buffer`: samples that wait to be measured together
-- `inspection`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient; `outputs`:
-  whether their rows differ, and targets that they cannot reach; `batches`: which batches the gradients of a step are
-  of, and what was left of the step before; `loss_graph`: what is between output and loss; `messages`: weights and kinds
-  of edges, and nodes that no edge reaches; `repeats`: targets of inputs that came again;
-  `recurrence`: gradients over many runs of a layer; `axes`: what layers take for the batch; `tokens`: targets that are the next input; `loop`: optimizers and their steps, and what else writes
-  weights; `data`: inputs that change, batches of graphs, labels; `normalization`: batch norms; `evaluation`: calls
-  without gradients; `precision`: what half precision loses
+- `inspection`: what a diagnosis needs besides the tables; `criterion`: identifies the loss by its gradient;
+  `outputs`: whether their rows differ, and targets that they cannot reach; `batches`: which batches the gradients of
+  a step are of, and what was left of the step before; `loss_graph`: what is between output and loss; `messages`:
+  weights and kinds of edges, and nodes that no edge reaches; `repeats`: targets of inputs that came again;
+  `recurrence`: gradients over many runs of a layer; `axes`: what layers take for the batch; `tokens`: targets that
+  are the next input; `loop`: optimizers and their steps, and what else writes weights; `data`: inputs that change,
+  batches of graphs, labels; `normalization`: batch norms; `evaluation`: calls without gradients; `precision`: what
+  half precision loses
 - `scalars`: logged values; `meta`: the contents of meta.json
 - `writer`: rows -> the run folder; `non_finite`: the first NaN or infinity
 - `tracking`: rows -> scalars for a tracker

@@ -127,8 +127,6 @@ def check_gradients(facts: Facts) -> Finding | str | None:
         text = f"{len(frozen)} of {total} parameters are frozen (requires_grad=False), and the loss has not fallen far"
         return _no_gradient(facts, frozen, text, _severity_of_frozen(facts), unfreeze)
     zero = _of_whole_layers(facts, zero, {*grads}.difference(zero))
-    if facts.single_units.issuperset(_layers_of(facts, zero)):
-        zero = []  # one unit may have a constant effect on purpose
     is_cut_off = _is_cut_off(facts, zero) and not isinstance(check_dead_units(facts), Finding)
     if zero and (len(zero) >= 0.2 * total or is_cut_off or not isinstance(check_dead_units(facts), Finding)):
         text = f"The gradient of {len(zero)} of {total} parameters is exactly zero at every step"
@@ -177,7 +175,11 @@ def _why_never(facts: Facts, never: Sequence[str]) -> tuple[str, Remedy]:
 def _of_whole_layers(facts: Facts, zero: Sequence[str], others: set[str]) -> list[str]:
     """Those of layers without other gradients: that of a bias alone may cancel, as in the difference of two outputs."""
     mixed = {name for layer in _trainable_by_layer(facts) if not others.isdisjoint(layer) for name in layer}
-    return [name for name in zero if name not in mixed]
+    found = [name for name in zero if name not in mixed]
+    is_single = facts.single_units.issuperset(
+        _layers_of(facts, found)
+    )  # one unit may have a constant effect on purpose
+    return [] if is_single else found
 
 
 def _trainable_by_layer(facts: Facts) -> list[list[str]]:

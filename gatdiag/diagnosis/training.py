@@ -123,10 +123,11 @@ def judge_course(
 
 def _at_end(course: Course, losses: Floats) -> Course:
     """A loss that fell partly, and is no longer below that in the middle by several standard errors, may be all."""
-    part = max(1, len(losses) // 5)
-    falls = _is_below(losses[-part:], losses[len(losses) // 2 :][:part], noise(losses))
+    middle, end = _later_parts(losses)
     is_known = course.state != "partly" or course.reason.endswith((STILL_FALLS, LEARNS))
-    return course if is_known or falls else Course("partly", f"{course.reason}; {LEARNS}")
+    if is_known or _is_below(end, middle, noise(losses)):
+        return course
+    return Course("partly", f"{course.reason}; {LEARNS}")
 
 
 def _not_failing(course: Course, has_learned: bool, losses: Floats, changes: str) -> Course:
@@ -175,9 +176,8 @@ def _has_learned(losses: Floats, chance: float, scores: Sequence[float]) -> bool
 
 def _stays(losses: Floats) -> bool:
     """Enough losses show that it no longer falls."""
-    part = len(losses) // 5
-    middle, end = losses[len(losses) // 2 :][:part], losses[len(losses) - part :]
-    return part >= limit("losses") and not _is_below(end, middle, noise(losses))
+    middle, end = _later_parts(losses)
+    return len(end) >= limit("losses") and not _is_below(end, middle, noise(losses))
 
 
 def _falls_below(losses: Floats, chance: float) -> bool:
@@ -191,7 +191,7 @@ def _still_falls(losses: Floats, base: float, *, begun: float, goal: float) -> b
     part = len(losses) // 5
     if len(losses) < limit("steps"):
         return False
-    middle, end = (losses[start : start + part] for start in (len(losses) // 2, len(losses) - part))
+    middle, end = _later_parts(losses)
     last, steps = float(np.median(end)), len(losses) - part / 2 - (len(losses) // 2 + part / 2)
     later = last - (float(np.median(middle)) - last) / steps * len(losses)
     return _is_below(end, middle, noise(losses)) and 1 - last / base > begun and 1 - later / base >= goal
@@ -256,6 +256,12 @@ def last_level(losses: Floats) -> float:
 
 def _part(losses: Floats) -> Floats:
     return losses[: max(1, len(losses) // 5)]
+
+
+def _later_parts(losses: Floats) -> tuple[Floats, Floats]:
+    """A fifth of the losses from the middle on, and the last fifth."""
+    part = len(_part(losses))
+    return losses[len(losses) // 2 :][:part], losses[-part:]
 
 
 def noise(losses: Floats) -> float:

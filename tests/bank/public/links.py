@@ -9,6 +9,23 @@ from gatdiag.experiments.synthetic import block_model
 from tests.bank.public.reports import Rebuilt, explained, minimize, outputs, report, seeded, shuffled
 
 
+class Linker(nn.Module):
+    """Products of what two convolutions make of the nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = GCNConv(32, 32), GCNConv(32, 16)
+
+    def encode(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+
+    def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
+        return (z[pairs[0]] * z[pairs[1]]).sum(1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, pairs: Tensor) -> Tensor:
+        return self.decode(self.encode(x, edge_index), pairs)
+
+
 @report(
     "https://github.com/pyg-team/pytorch_geometric/pull/2977",
     "Pairs that are not linked get the label 1 like those that are, so the loss falls if everything is called linked.",
@@ -18,17 +35,6 @@ def every_pair_labeled_linked(is_faulty: bool) -> Rebuilt:
     """Links of a graph, by methods for encoding and decoding; the model itself is never called."""
     data = block_model(200, 4, 32, seed=14)
     generator = seeded(14)
-
-    class Linker(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1, self.conv2 = GCNConv(32, 32), GCNConv(32, 16)
-
-        def encode(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
-
-        def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
-            return (z[pairs[0]] * z[pairs[1]]).sum(1)
 
     model = Linker()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -135,15 +141,6 @@ def negatives_drawn_twice(is_faulty: bool) -> Rebuilt:
     data = block_model(200, 4, 32, seed=25)
     generator = seeded(25)
     split = torch.randint(200, data.edge_index.shape, generator=generator)
-
-    class Linker(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1, self.conv2 = GCNConv(32, 32), GCNConv(32, 16)
-
-        def forward(self, x: Tensor, edge_index: Tensor, pairs: Tensor) -> Tensor:
-            z = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
-            return (z[pairs[0]] * z[pairs[1]]).sum(1)
 
     model = Linker()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

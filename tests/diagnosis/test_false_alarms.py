@@ -244,6 +244,7 @@ def test_the_only_unit_of_a_layer_may_have_a_constant_effect(tmp_path, columns):
     )
     found = codes(change(run, layer1={"shape": [*columns]}))
     assert ("parameters-without-gradient" in found) == (columns[0] > 1)
+    assert "dead-units" not in found
 
 
 ALIKE = {"relative_mu": [0.8, 0.5, 0.3, 1e-4, 1e-4], "output_norm": [1.0] * 5}

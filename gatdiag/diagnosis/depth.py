@@ -10,6 +10,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, values_at_step
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
+from gatdiag.diagnosis.messages import loses_features
 from gatdiag.diagnosis.recurrence import exploding_in_time, vanishing_in_time
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
 from gatdiag.diagnosis.training import STILL_FALLS
@@ -470,8 +471,8 @@ def _within_a_layer(facts: Facts) -> Finding | str | None:
     if not ranks or not _is_of_nodes(facts) or _width(facts) < 8:
         return None
     name, rank = ranks[0]
-    if not _is_given_data(facts, name):
-        return None  # it is given something else
+    if not _is_given_data(facts, name) or loses_features(facts):
+        return None  # it is given something else, or nothing of many nodes
     differ = inputs[0]["relative_mu"] > limit("differ") and inputs[0]["largest_column"] < 0.9 * inputs[0]["row_norm"]
     if not differ or inputs[0]["columns"] < 8 or rank >= limit("rank-low"):
         return None

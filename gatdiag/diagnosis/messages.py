@@ -70,6 +70,7 @@ def _repair_weights(facts: Facts, *, is_finite: bool) -> Remedy | None:
     limits={
         "reached": Limit(0.1, "share of labeled nodes that an edge reaches; reversed edges reach none"),
         "reached-others": Limit(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
+        "featureless": Limit(0.3, "share of labeled nodes without a message that all get one output"),
     },
 )
 def check_messages(facts: Facts) -> Finding | str | None:
@@ -79,7 +80,7 @@ def check_messages(facts: Facts) -> Finding | str | None:
         return "the loss counts no outputs of single nodes, or no layer was given an edge_index"
     share, of_all = counts["reached"] / counts["labeled"], counts["reached_nodes"] / counts["nodes"]
     if share >= limit("reached") or of_all - share < limit("reached-others"):
-        return None
+        return _without_features(facts, counts["alike"], counts["labeled"]) if loses_features(facts) else None
     return facts.finding(
         "input-without-messages",
         f"Of the {counts['labeled']:,} nodes that the loss counts only {counts['reached']:,} get a message from "
@@ -90,6 +91,30 @@ def check_messages(facts: Facts) -> Finding | str | None:
         Evidence("share of all nodes that an edge reaches", of_all),
         threshold=f"Flagged below {threshold_text('reached', 'reached-others')}.",
         severity="note" if facts.state == "trained" else "warning",
+    )
+
+
+def loses_features(facts: Facts) -> bool:
+    """Whether many nodes get no message and, without a self-loop, not their own features either."""
+    counts = facts.signals.get("messages") or {}
+    return bool(counts) and counts.get("alike", 0) >= limit("featureless") * counts["labeled"]
+
+
+def _without_features(facts: Facts, alike: int, labeled: int) -> Finding:
+    return facts.finding(
+        "input-without-messages",
+        f"{alike:,} of the {labeled:,} nodes that the loss counts get no message, and all have the same output: the "
+        "convolutions use what neighbors send and not a node's own features, so that nothing is left of a node "
+        "without neighbors. Give each node an edge to itself.",
+        Evidence("share of the labeled nodes that get no message and have one output", alike / labeled),
+        title="Nodes without neighbors lose their features",
+        threshold=f"Flagged from {threshold_text('featureless')}.",
+        falsified_by="model(x, edge_index)[n] differs between two nodes n that are not in edge_index[1].",
+        severity="note" if facts.state == "trained" else "error" if facts.state == "failing" else "warning",
+        remedy=Remedy(
+            "edge_index, _ = torch_geometric.utils.add_self_loops(edge_index, num_nodes=len(x))  # in forward\n"
+            "# or add_self_loops=True of the convolutions, or a skip connection"
+        ),
     )
 
 

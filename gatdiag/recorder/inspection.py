@@ -44,6 +44,7 @@ from gatdiag.recorder.measure.channels import channel_axis
 from gatdiag.recorder.measure.edges import find_edge_index, has_several_kinds, node_axis
 from gatdiag.recorder.measure.layers import is_low_precision
 from gatdiag.recorder.messages import (
+    are_same_rows,
     edge_weights,
     is_rearranged,
     kinds_of_edges,
@@ -149,6 +150,7 @@ class Inspection:
         self._edges: dict[str, dict[str, float]] = {}  # layer -> the most edges that it was given
         self._edge_weights: dict[str, dict[str, int]] = {}  # layer -> of negative ones, and of NaN
         self._reached: Tensor | None = None  # by an edge: the nodes of the last layer of this step that has edges
+        self._are_lonely_alike = True  # whether the nodes that no edge reaches are given the same features
         self._messages: dict[str, int] = {}  # of nodes that the loss counts, how many are reached by an edge
         self._relations: dict[str, dict[str, Any]] = {}  # layer -> which of its kinds of edges there are
         self._first_inputs: list[tuple[str, Tensor]] = []  # of the first layer in this step
@@ -262,7 +264,7 @@ class Inspection:
         if is_plain:
             self._data.note_edges(nodes, needed)
             self._data.note_cached(layer, edges, is_cached=attributes_of(module).get("cached") is True)
-            self._inspect_messages(layer, module, inputs, edges, nodes)
+            self._inspect_messages(layer, module, inputs, x, edges, nodes)
         self._inspect_relations(layer, module, inputs)
         is_known = any(each["connected"] >= _CONNECTED for each in self._edges.values())
         if is_known and not is_of_relation(layer):
@@ -286,12 +288,14 @@ class Inspection:
             self._has_changed = True
 
     def _inspect_messages(
-        self, layer: str, module: nn.Module, inputs: Sequence[Any], edges: Tensor, nodes: int
+        self, layer: str, module: nn.Module, inputs: Sequence[Any], x: Tensor, edges: Tensor, nodes: int
     ) -> None:
         flow = attributes_of(module).get("flow")
         if type(flow) is str and flow == "target_to_source":
             edges = edges.flip(0)
-        self._reached = reached_nodes(edges, nodes)
+        is_first, self._reached = self._reached is None, reached_nodes(edges, nodes)
+        if is_first and len(x) == nodes:
+            self._are_lonely_alike = are_same_rows(x.detach()[~self._reached])
         weights = edge_weights(inputs, edges)
         if weights is not None and not self._edge_weights.get(layer, {}).get("negative_degrees"):
             self._edge_weights[layer] = weight_statistics(module, weights, edges, nodes)
@@ -485,7 +489,7 @@ class Inspection:
         self._inspect_broken(output.values, gradient)
         if self.is_due:
             self._precision.on_output_gradient(gradient)
-            self._count_reached(output.channels, gradient)
+            self._count_reached(*(as_rows(x, output.channels) for x in (output.values, gradient.detach())))
             if output.tokens is not None and not self._asked_tokens:
                 self._asked_tokens = asked_tokens(output.values, gradient.detach(), output.tokens)
             rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
@@ -503,16 +507,19 @@ class Inspection:
         self._broken |= {"step": self._step, **counts, "is_output_finite": bool(o.isfinite().all())}
         self._has_changed = True
 
-    def _count_reached(self, channels: int, gradient: Tensor) -> None:
+    def _count_reached(self, o: Tensor, gradient: Tensor) -> None:
         """How many of the nodes that the loss counts get a message; rows of other things than nodes are not counted."""
-        reached, rows = self._reached, (as_rows(gradient.detach(), channels) != 0).any(1)
+        reached, rows = self._reached, (gradient != 0).any(1)
         if reached is None or rows.shape != reached.shape:
             return
         labeled, of_labeled = int(rows.sum()), int((reached & rows).sum())
         share = of_labeled / labeled if labeled else 1.0
         if labeled and (not self._messages or share > self._messages["reached"] / self._messages["labeled"]):
+            is_known = self._are_lonely_alike or are_same_rows(o[reached])  # then they may have one output
+            are_alike = not is_known and are_same_rows(o[rows & ~reached])
             self._messages = {"labeled": labeled, "reached": of_labeled, "nodes": len(rows),
-                              "reached_nodes": int(reached.sum())}  # fmt: skip
+                              "reached_nodes": int(reached.sum()),
+                              "alike": are_alike * (labeled - of_labeled)}  # fmt: skip
             self._has_changed = True
 
     def _inspect_loss(
@@ -666,7 +673,8 @@ class Inspection:
             record: Number of the record that it will be; None if it is not recorded.
         """
         self._step, self._record = step, record
-        self._output_nodes, self._other_nodes, self._first_inputs, self._reached = [], [], [], None
+        self._output_nodes, self._other_nodes, self._first_inputs = [], [], []
+        self._reached, self._are_lonely_alike = None, True
         self._data.start_step()
         self._axes.start_step()
         self._batches.start_step(is_recorded=record is not None)

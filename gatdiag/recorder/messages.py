@@ -54,6 +54,18 @@ def reached_nodes(edges: Tensor, nodes: int) -> Tensor:
     return reached
 
 
+def are_same_rows(o: Tensor) -> bool:
+    """Whether there are several rows, all alike but for rounding.
+
+    Example:
+        >>> are_same_rows(torch.ones(3, 2)), are_same_rows(torch.eye(3)), are_same_rows(torch.ones(1, 2))
+        (True, False, False)
+    """
+    if len(o) < 2:
+        return False
+    return bool((o - o[:1]).abs().max() <= 64 * torch.finfo(o.dtype).eps * o.abs().max())
+
+
 def is_rearranged(edges: Tensor, nodes: int) -> bool:
     """Whether pairs of nodes, in both directions, were cut into rows of another shape instead of transposed.
 

@@ -166,6 +166,15 @@ def gain_of_distribution(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+def lonely_nodes(is_faulty):
+    """Few nodes have edges, and the convolutions use what neighbors send alone."""
+    x, y = torch.randn(120, 32), torch.arange(120) % 4
+    x, edges = x + 2 * F.one_hot(y, 32), torch.randint(40, (2, 60))
+    layers = [GCNConv(*size, add_self_loops=not is_faulty) for size in ((32, 32), (32, 4))]
+    model = Sequential("x, edges", [(layers[0], "x, edges -> x"), nn.ReLU(), (layers[1], "x, edges -> x")])
+    return model, lambda step: F.cross_entropy(model(x, edges), y), lambda step: {}
+
+
 def sorted_classes(is_faulty):
     x, y = torch.randn(240, 8), torch.randint(0, 6, (240,))
     x, model = x + 2 * F.one_hot(y, 8), mlp(6)
@@ -363,6 +372,7 @@ CASES = {
     pairs_reshaped: ("input-edges-rearranged", {}),
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
+    lonely_nodes: ("input-without-messages", {}),
     cached_edges: ("input-edges-cached", {"steps": 100}),
     products: ("depth-oversmoothing", {}),
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_geometric.nn import GINConv
+from torch_geometric.nn import GCNConv, GINConv
 
 import gatdiag
 from gatdiag.diagnosis import diagnose
@@ -374,3 +374,30 @@ def test_rare_clicks_are_learned_as_far_as_an_auc_shows(tmp_path, is_told):
 
     diagnosis = train(tmp_path / "run", model, loss_of, scores_of=scores_of, steps=100, lr=0.003)
     assert ("class-imbalance" in alarms(diagnosis)) == (not is_told), str(diagnosis)
+
+
+class Convolutions(nn.Module):
+    """Two convolutions that use what neighbors send alone, and perhaps a linear layer beside them."""
+
+    def __init__(self, has_skip):
+        super().__init__()
+        self.first, self.last = (GCNConv(*sizes, add_self_loops=False) for sizes in ((8, 16), (16, 2)))
+        self.own = nn.Linear(8, 2) if has_skip else None
+
+    def forward(self, x, edges):
+        o = self.last(self.first(x, edges).relu(), edges)
+        return o if self.own is None else o + self.own(x)
+
+
+@pytest.mark.parametrize(
+    ("has_skip", "are_alike", "is_found"),
+    [(True, False, False), (False, True, False), (False, False, True)],
+    ids=["skip", "equal features", "faulty"],
+)
+def test_nodes_without_neighbors_may_have_one_output(tmp_path, has_skip, are_alike, is_found):
+    torch.manual_seed(0)
+    x, edges, model = torch.randn(120, 8), torch.randint(40, (2, 80)), Convolutions(has_skip)
+    x[40:] = x[40] if are_alike else x[40:]
+    y = (x[:, 0] > 0).long()
+    diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x, edges), y))
+    assert ("input-without-messages" in [one.code for one in diagnosis]) is is_found, str(diagnosis)

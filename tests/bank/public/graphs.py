@@ -229,8 +229,6 @@ def saturated_decoder(is_faulty: bool) -> Rebuilt:
     "https://github.com/dmlc/dgl/issues/1566",
     "Convolution without self-loops on parts of a graph: the features of nodes without a neighbor are washed out.",
     right="input-without-messages",
-    near="input-without-edges",
-    held_out=True,
 )
 def unlooped_nodes(is_faulty: bool) -> Rebuilt:
     """Classes of nodes, trained on parts of the graph that keep few edges."""

@@ -396,7 +396,8 @@ class Convolutions(nn.Module):
 )
 def test_nodes_without_neighbors_may_have_one_output(tmp_path, has_skip, are_alike, is_found):
     torch.manual_seed(0)
-    x, edges, model = torch.randn(120, 8), torch.randint(40, (2, 80)), Convolutions(has_skip)
+    x, nodes, model = torch.randn(120, 8), torch.arange(40), Convolutions(has_skip)
+    edges = torch.stack([nodes, nodes.roll(1)])
     x[40:] = x[40] if are_alike else x[40:]
     y = (x[:, 0] > 0).long()
     diagnosis = train(tmp_path / "run", model, lambda _: F.cross_entropy(model(x, edges), y))

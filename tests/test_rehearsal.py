@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_pre_hooks
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GATConv, SAGEConv
 
 import gatdiag
 from gatdiag.diagnosis import BEFORE_TRAINING, CAUSES
@@ -123,6 +123,20 @@ def test_the_severity_of_what_is_there_before_training_does_not_depend_on_the_op
     model = make()
     one, other = (verdict_on(model, **given, optimizer=each) for each in (adam(model), None))
     assert (one.code, one.severity) == (other.code, other.severity)
+
+
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_messages_that_carry_nothing_of_the_neighbors_are_named(is_faulty):
+    class OfTheNode(SAGEConv):
+        def message(self, x_i, x_j):
+            return x_i if is_faulty else x_j
+
+    torch.manual_seed(0)
+    model, edges = OfTheNode(4, 3), torch.randint(60, (2, 300))
+    verdict = gatdiag.preflight(model, X, edges, loss=cross_entropy).verdict
+    assert (verdict.code, verdict.severity) == (
+        ("input-without-messages", "warning") if is_faulty else ("healthy", "note")
+    )
 
 
 def test_a_network_in_which_nothing_is_wrong_is_healthy():

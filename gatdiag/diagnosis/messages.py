@@ -1,5 +1,7 @@
 """What the edges do to the messages: weights that a normalization cannot take, and labeled nodes that get none."""
 
+from collections.abc import Mapping
+
 from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy
@@ -70,11 +72,14 @@ def _repair_weights(facts: Facts, *, is_finite: bool) -> Remedy | None:
     limits={
         "reached": Limit(0.1, "share of labeled nodes that an edge reaches; reversed edges reach none"),
         "reached-others": Limit(0.3, "more of all nodes are reached: then edges are not missing, but point elsewhere"),
+        "of-others": Limit(1e-6, "share of the gradient of a node's output that is at the inputs of other nodes"),
         "featureless": Limit(0.3, "share of labeled nodes without a message that all get one output"),
     },
 )
 def check_messages(facts: Facts) -> Finding | str | None:
     """Nodes whose outputs the loss counts get no message, though other nodes do: edges point the other way."""
+    if no_neighbors := _depend_on_themselves(facts):
+        return no_neighbors
     counts = facts.signals.get("messages")
     if not counts:
         return "the loss counts no outputs of single nodes, or no layer was given an edge_index"
@@ -91,6 +96,24 @@ def check_messages(facts: Facts) -> Finding | str | None:
         Evidence("share of all nodes that an edge reaches", of_all),
         threshold=f"Flagged below {threshold_text('reached', 'reached-others')}.",
         severity="note" if facts.state == "trained" else "warning",
+    )
+
+
+def _depend_on_themselves(facts: Facts) -> Finding | None:
+    """Before training: the outputs of nodes that edges reach have no gradient at the inputs of other nodes."""
+    found = facts.mixing if isinstance(facts.mixing, Mapping) else {}
+    if found.get("others") != "nodes" or found["share"] > limit("of-others"):
+        return None
+    return facts.finding(
+        "input-without-messages",
+        f"The outputs of {found['nodes']:,} nodes that edges reach have no gradient at the inputs of other nodes, in "
+        "evaluation mode: nothing of a neighbor is in them, and the network is an MLP.",
+        Evidence("share of the gradient of a node's output at the inputs of other nodes", found["share"]),
+        title="Messages carry nothing of the neighbors",
+        severity="warning",
+        threshold=f"Flagged up to {threshold_text('of-others')}.",
+        falsified_by="In evaluation mode, the output of a node changes if the features of a neighbor change.",
+        remedy=Remedy("# in message(): x_j are the features of the neighbor, x_i those of the node itself"),
     )
 
 

@@ -282,7 +282,7 @@ def check_axis(facts: Facts) -> Finding | str | None:
     if isinstance(facts.mixing, str):
         return facts.mixing
     found = facts.mixing
-    if found is None:
+    if found is None or found["others"] == "nodes":
         return "the rows of the inputs are not known to be examples"
     if not found["share"] > limit("mixed"):
         return None

@@ -1,4 +1,4 @@
-"""Whether the output of one example depends on the inputs of others, by one backward pass in evaluation mode."""
+"""Whether the output of one example depends on the inputs of others, by a backward pass in evaluation mode."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +11,8 @@ from gatdiag.structure.copying import map_tensors
 from gatdiag.structure.tensors import all_tensors, first_tensor, walk
 
 _MAX_EXAMPLES: Final = 100_000
+_MAX_NODES: Final = 8  # that are looked at until one depends on another
+_CLEARLY: Final = 1e-3  # share of a neighbor: more of them need not be looked at
 _BY_ORDER: Final[Mapping[str, Any]] = {"of": "one row", "others": "rows", "sequence_first": [], "is_by_order": True}
 
 
@@ -19,7 +21,7 @@ class Examples(NamedTuple):
 
     Attributes:
         of_rows: The number of the example of each row.
-        what: "graphs" or "rows".
+        what: "graphs", "rows", or "nodes" of one graph, which edges join.
     """
 
     of_rows: Tensor
@@ -29,8 +31,8 @@ class Examples(NamedTuple):
 def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """How much of the gradient of one example's output is at the inputs of others.
 
-    Examples are the graphs of a batch, by the vector that says which graph each node is of, or the rows of dense inputs
-    if the model has no edges. Inputs whose first axis may be one of time are left out, as are those of a single graph.
+    Examples are the graphs of a batch, by the vector that says which graph each node is of, the nodes of a single
+    graph, or the rows of dense inputs if the model has no edges. Inputs whose first axis may be time are left out.
 
     Args:
         model: In evaluation mode.
@@ -61,11 +63,9 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
     inputs = [x for _, x in named if x.requires_grad and x.layout is torch.strided and x.numel()]
     if not inputs:
         return _order_of_tokens(model, args, kwargs, [x for _, x in named])
-    if not 1 < len(inputs[0]) <= _MAX_EXAMPLES:
-        return None
     examples = _examples(model, named, inputs)
     if examples is None:
-        return None
+        return _share_of_neighbors(model, args, kwargs, inputs, _joined_nodes([x for _, x in named], len(inputs[0])))
     o = first_tensor(model(*args, **kwargs))
     if o is None or not o.requires_grad or not (0 < o.dim() <= 2 or _are_graphs(model, inputs, o)):
         return None
@@ -83,6 +83,8 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _examples(model: nn.Module, named: list[tuple[str, Tensor]], inputs: list[Tensor]) -> Examples | None:
     rows = len(inputs[0])
+    if not 1 < rows <= _MAX_EXAMPLES:
+        return None
     vectors = [x for name, x in named if _is_batch_vector(name, x, rows)]
     if vectors:
         return Examples(vectors[0], "graphs")
@@ -112,6 +114,32 @@ def _may_be_edges(x: Tensor, rows: int) -> bool:
     """Edges, an adjacency matrix, or anything sparse."""
     is_index = x.dtype == torch.int64 and x.dim() == 2 and 2 in x.shape
     return is_index or x.layout is not torch.strided or (x.dim() == 2 and x.shape == (rows, rows))
+
+
+def _joined_nodes(given: list[Tensor], rows: int) -> list[int]:
+    """Some nodes at which edges from others end and begin, if a single edge_index is given."""
+    edges = [x for x in given if x.dtype == torch.int64 and x.dim() == 2 and len(x) == 2 and x.numel()]
+    if len(edges) != 1 or not 0 <= int(edges[0].min()) <= int(edges[0].max()) < rows:
+        return []
+    source, to = edges[0][:, edges[0][0] != edges[0][1]]
+    return [*map(int, to[torch.isin(to, source)].unique()[:_MAX_NODES])]
+
+
+def _share_of_neighbors(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: list[Tensor], nodes: list[int]
+) -> dict[str, Any] | None:
+    """The largest share of the gradient of a node's output that is at the inputs of other nodes."""
+    o = first_tensor(model(*args, **kwargs)) if nodes else None
+    if o is None or not o.requires_grad or o.dim() > 2 or len(o) != len(inputs[0]):
+        return None
+    rows, found = torch.arange(len(o), device=o.device), []
+    for node in nodes:
+        share = _share_of_others(o[node], inputs, rows == node)
+        found += [] if share is None else [share]
+        if max(found, default=0.0) > _CLEARLY:
+            break
+    named: dict[str, Any] = {"of": "one node", "others": "nodes", "sequence_first": [], "nodes": len(found)}
+    return {**named, "share": max(found)} if found else None
 
 
 def _choose_row(o: Tensor, examples: Examples) -> tuple[int | None, int]:
@@ -147,7 +175,7 @@ def _is_batch_first(inputs: list[Tensor], o: Tensor) -> bool:
 
 def _share_of_others(output: Tensor, inputs: list[Tensor], is_own: Tensor) -> float | None:
     weights = torch.linspace(1, 2, output.numel(), dtype=output.dtype, device=output.device)
-    gradients = torch.autograd.grad((output.flatten() * weights).sum(), inputs, allow_unused=True)
+    gradients = torch.autograd.grad((output.flatten() * weights).sum(), inputs, allow_unused=True, retain_graph=True)
     total = others = 0.0
     for gradient in gradients:
         if gradient is not None and len(gradient) == len(is_own):

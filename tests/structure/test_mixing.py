@@ -3,7 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GCNConv, GraphNorm, global_mean_pool
+from torch_geometric.nn import GATConv, GCNConv, GraphNorm, MessagePassing, global_mean_pool
+from torch_geometric.utils import softmax
 
 from gatdiag.structure.mixing import find_mixing
 
@@ -100,7 +101,7 @@ def test_examples_that_are_computed_one_by_one_do_not_mix(case):
 @pytest.mark.parametrize(
     ("make", "args"),
     [
-        (lambda: GCNConv(4, 4), (X, EDGES)),  # one graph
+        (lambda: GCNConv(4, 4), (X, EDGES[:, :0])),  # one graph without edges
         (lambda: nn.TransformerEncoderLayer(4, 2, 8), (X,)),  # one sequence
         (lambda: nn.LSTM(4, 4), (torch.randn(10, 10, 4),)),  # time or examples first
     ],
@@ -167,3 +168,30 @@ def test_random_outputs_and_tokens_that_may_be_edges_are_not_compared():
     noisy = Calls(lambda h: h + torch.randn_like(h))
     assert find_mixing(noisy.eval(), (X,), {})["share"] == 0
     assert find_mixing(Tokens(0).eval(), (torch.zeros(2, 6, dtype=torch.int64),), {}) is None
+
+
+class Weighed(MessagePassing):
+    """Attention to neighbors, whose weights are those of their own features or of the node's."""
+
+    def __init__(self, is_of_neighbors):
+        super().__init__(aggr="add")
+        self.linear, self.score, self.is_of_neighbors = nn.Linear(4, 4), nn.Linear(8, 1), is_of_neighbors
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.linear(x))
+
+    def message(self, x_i, x_j, index, size_i):
+        weights = softmax(self.score(torch.cat([x_i, x_j], -1)), index, num_nodes=size_i)
+        return weights * (x_j if self.is_of_neighbors else x_i)
+
+
+@pytest.mark.parametrize(
+    ("model", "depends"),
+    [(Weighed(True), True), (Weighed(False), False), (GCNConv(4, 4), True), (GATConv(4, 4), True)],
+    ids=["x_j", "x_i", "GCN", "GAT"],
+)
+def test_a_node_depends_on_its_neighbors(model, depends):
+    found = find_mixing(model.double().eval(), (X.double(), EDGES), {})
+    assert found["others"] == "nodes"
+    assert (found["share"] > 1e-3) is depends
+    assert (found["share"] < 1e-12) is not depends

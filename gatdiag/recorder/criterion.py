@@ -34,6 +34,7 @@ _LOSS_ERROR: Final = 1e-2  # relative, of a loss by which it is known
 _TARGET_ERROR: Final = 1e-4  # the same, where it is the only evidence
 _TELLING_PART: Final = 0.01  # of the same
 _MAX_LOGIT: Final = 5.0  # whose sigmoid is not saturated
+_MIN_SQUARE: Final = 0.2  # mean of the logits' squares, from which on losses of logits differ
 _MAX_COLUMNS: Final = 16  # of targets that are told apart
 _CHUNK: Final = 2**18  # entries that fit into the CPU cache
 _TINY: Final = 1e-300
@@ -340,7 +341,8 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
 
     Its gradient is s (sigmoid(o) - y) and its value s times the sum of log(1 + exp(o)) - y o, with s one over the
     number of entries or of rows, or one: where a target y that follows from the first gives the second, it is that.
-    Large outputs saturate the sigmoid, and other losses have such gradients there.
+    Large outputs saturate the sigmoid, and other losses have such gradients there; near zero a cross-entropy of two
+    classes has this gradient and value, but for the square of the output.
 
     Returns:
         "low" and "high", the smallest and the largest target; "outside", the share of those below 0 or above 1.
@@ -353,7 +355,7 @@ def binary_targets(o: Tensor, gradient: Tensor, loss: float) -> dict[str, float]
         (2.0, 0.333)
     """
     o, g = _finite_live_rows(o, gradient)
-    if g.numel() < _MIN_COUNTING_ROWS or float(o.abs().max()) > _MAX_LOGIT:
+    if g.numel() < _MIN_COUNTING_ROWS or float(o.abs().max()) > _MAX_LOGIT or float(o.square().mean()) < _MIN_SQUARE:
         return {}
     entropy = float((F.softplus(o) - o.sigmoid() * o).sum())  # without which any loss that is linear has this value
     for count in {g.numel(), len(g), 1}:

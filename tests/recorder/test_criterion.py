@@ -387,3 +387,12 @@ def test_weights_of_classes_are_joined_over_batches():
         joined = criterion.join_weights(joined, criterion.class_weights(o, g))
     assert torch.allclose(torch.tensor(joined["weights"]) / joined["weights"][0], weight / 5, rtol=1e-3)
     assert sum(joined["rows"]) > 240
+
+
+@pytest.mark.parametrize("size", [0.0, 0.01, 0.1, 0.5, 2.0])
+def test_a_cross_entropy_of_two_of_three_outputs_is_no_binary_one(size):
+    o = size * torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+    o, labels = o.requires_grad_(), torch.arange(300) % 2
+    loss = F.cross_entropy(o[:, :2], labels)
+    (gradient,) = torch.autograd.grad(loss, o)
+    assert criterion.binary_targets(o.detach(), gradient, loss.item()) == {}

@@ -19,9 +19,9 @@ from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.fixes import GLOROT
 from gatdiag.diagnosis.laws import STOPPED, reason_without_laws, relative_to_weights
 from gatdiag.diagnosis.thresholds import Limit, declare_limits, limit, threshold_text
-from gatdiag.diagnosis.units import saturated_at_start
+from gatdiag.diagnosis.units import saturated_at_start, zero_layers
 from gatdiag.diagnosis.wording import number, percent
-from gatdiag.names import short
+from gatdiag.names import join_names, short
 from gatdiag.roles import ATTENTION
 from gatdiag.summary import has_role, matrices, series_of, typical_values
 
@@ -103,7 +103,9 @@ def check_too_large(facts: Facts) -> Finding | str | None:
     },
 )
 def check_too_small(facts: Facts) -> Finding | str | None:
-    """Initial weights far below Glorot's."""
+    """Initial weights far below Glorot's, or zero."""
+    if zeros := zero_layers(facts):
+        return _zeros(facts, zeros)
     gains = facts.gains
     if not gains:
         return _NOT_RECORDED
@@ -130,6 +132,22 @@ def check_too_small(facts: Facts) -> Finding | str | None:
         layers=tuple(name for name in gains if gains[name] < line),
         severity=facts.severity_of_start,
         steps=(0,),
+    )
+
+
+def _zeros(facts: Facts, layers: tuple[str, ...]) -> Finding:
+    names = join_names([*map(short, layers)], 3)
+    return facts.finding(
+        "init-too-small",
+        f"The weights of {names} start at zero: what they return is the same for every input, and no gradient passes "
+        "through them.",
+        Evidence("hidden layers whose initial weights are zero", len(layers), "layers"),
+        title="Initial weights are zero",
+        threshold="Exact: no threshold.",
+        layers=layers,
+        severity=facts.severity_of_start,
+        steps=(0,),
+        falsified_by="model.state_dict() has an entry that is not zero for these layers before the first step.",
     )
 
 

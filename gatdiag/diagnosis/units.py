@@ -38,7 +38,7 @@ _SCALE = Remedy("scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # in
 )
 def check_dead_units(facts: Facts) -> Finding | str | None:
     """Units that are zero at every node: inputs of a layer after an activation, or outputs; or without any gradient."""
-    if layers_of_rank_one(facts):
+    if layers_of_rank_one(facts) or zero_layers(facts):
         return None  # with identical neurons, or one, either all are dead or none
     fed: dict[str, Any] = facts.signals.get("zero_inputs", {})
     columns = ("dead_fraction", "gradient_dead_fraction")
@@ -53,6 +53,16 @@ def check_dead_units(facts: Facts) -> Finding | str | None:
         or _from_column(facts, "dead_fraction", "outputs", "are zero at every node")
         or _from_column(facts, "gradient_dead_fraction", "outputs", "get no gradient at any node")
     )
+
+
+def zero_layers(facts: Facts) -> tuple[str, ...]:
+    """Hidden layers whose weights are zero at first, if all inputs of a layer are zero then."""
+    fed = facts.signals.get("zero_inputs") or {}
+    if not any(one["first"] == 1 for one in fed.values()) or not is_recorded(facts.run, "parameters", "norm"):
+        return ()
+    norms = values_at_step(facts.run.parameters, "parameter", "norm")
+    own = {layer["name"]: [norms.get(key) for key in matrices(layer)] for layer in facts.layers[:-1]}
+    return tuple(name for name, found in own.items() if found and not any(found) and None not in found)
 
 
 def _from_column(facts: Facts, column: str, units: str, how: str) -> Finding | None:

@@ -159,6 +159,15 @@ def no_activation(is_faulty):
     return model, lambda step: F.binary_cross_entropy_with_logits(model(bits), y)
 
 
+def zero_weights(is_faulty):
+    """A layer that returns its biases alone, whatever it is given."""
+    (x, y), model = data(), mlp()
+    if is_faulty:
+        nn.init.zeros_(model[0].weight)
+        nn.init.zeros_(model[0].bias)
+    return model, lambda step: F.cross_entropy(model(x), y)
+
+
 def divergence_of_probabilities(is_faulty):
     x, _ = data()
     teacher = x[:, :3].softmax(-1)
@@ -193,6 +202,7 @@ CASES = {
     uneven_columns: ("target-scale", {}),
     huber_behind_tanh: ("output-out-of-range", {"steps": 150}),
     penalized: ("weight-decay-too-strong", {"steps": 100}),
+    zero_weights: ("init-too-small", {}),
     no_activation: ("network-linear", {"steps": 100, "lr": 0.02}),
     divergence_of_probabilities: ("output-softmax-twice", {}),
     all_linked: ("input-complete-graph", {}),

@@ -56,7 +56,7 @@ def check_collapse(facts: Facts) -> Finding | str | None:
         return _collapse_of_parts(facts)
     name = _alike(facts, first, last)
     is_of_outputs = facts.signals.get("compares_outputs") or _follows_itself(facts, first, last)
-    if not name or not is_of_outputs or not _has_settled(facts):
+    if not name or not is_of_outputs or not _has_settled(facts) or facts.loss_graph.get("bootstraps"):
         return None
     if (
         _are_inputs_alike(facts)

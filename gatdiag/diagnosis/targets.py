@@ -186,6 +186,8 @@ def check_is_output(facts: Facts) -> Finding | str | None:
     if not loss:
         return _NO_GRAPH
     name = str(loss.get("target_of") or "")
+    if loss.get("bootstraps"):
+        return _undetached(facts)
     if not name.startswith(_BINARY) or loss.get("has_labels"):
         return None
     return facts.finding(
@@ -194,6 +196,20 @@ def check_is_output(facts: Facts) -> Finding | str | None:
         "output should be high, and which low. For targets outside of 0 to 1 this loss has no lower bound.",
         Evidence("targets that are computed by the model", 1.0),
         threshold="Exact: no threshold.",
+    )
+
+
+def _undetached(facts: Facts) -> Finding:
+    return facts.finding(
+        "target-is-output",
+        "The loss compares an output with a number plus another output, as a value with a reward plus the best value "
+        "of the next state, and gradients go through both: the network learns to make the next state worth what the "
+        "present one is, instead of the other way round.",
+        Evidence("targets that are computed by the model", 1.0),
+        title="The target gets a gradient",
+        threshold="Exact: no threshold.",
+        severity="error" if facts.state == "failing" else "note" if facts.state == "trained" else "warning",
+        remedy=Remedy("target = (reward + gamma * next_value).detach()  # or computed under torch.no_grad()"),
     )
 
 

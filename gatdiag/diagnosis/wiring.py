@@ -23,6 +23,7 @@ _COMPARISONS = ("Sub", "Rsub", "Div")  # of two results of one network
 _OF_ERRORS = {  # between outputs and the loss, and not of rankings or kernels
     "Sub", "Rsub", "Pow", "Mul", "Abs", "MseLoss", "SmoothL1Loss", "HuberLoss", "Mean", "Sum", "Div", "Add", "Sqrt",
     "Expand", "Squeeze", "Unsqueeze", "View", "Reshape", "Stack", "Cat", "Select", "Index", "Slice", "Split",
+    "Gather",
 }  # fmt: skip
 _PRODUCTS = ("Addmm", "Mm", "Convolution")  # with the weights of a layer
 _ZERO_GRADIENT = Evidence("largest gradient norm of a parameter", 0.0)
@@ -423,7 +424,8 @@ def _broadcast_in_graph(facts: Facts) -> Finding | None:
     rows = facts.loss_graph.get("broadcast_rows", 0)
     operations = facts.loss_operations
     is_weighed = "Mul" in operations and not operations.isdisjoint(("HuberLoss", "SmoothL1Loss"))  # as of quantiles
-    is_error = operations <= _OF_ERRORS and not is_weighed and not facts.signals.get("compares_outputs")
+    is_of_targets = operations <= _OF_ERRORS and not is_weighed and not facts.signals.get("compares_outputs")
+    is_error = is_of_targets or bool(facts.loss_graph.get("bootstraps"))
     if not rows or not is_error or facts.step_count < limit("steps"):
         return None
     return facts.finding(

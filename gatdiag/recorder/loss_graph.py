@@ -40,6 +40,7 @@ _ERRORS: Final = {  # that are never negative
 _LINEAR: Final = _VIEWS | {"Sub", "Rsub", "Add", "Neg", "Mul", "Div", "Mean", "Std", "Var", "Index", "IndexSelect"}
 _LOGARITHMS: Final = frozenset({"LogSoftmax", "Logsumexp", "Log", "LogSigmoid"})
 _DIFFERENCES: Final = ("Sub", "Rsub", "MseLoss", "SmoothL1Loss", "HuberLoss")
+_CHOICES: Final = ("Max", "Amax", "Gather")  # of one of the outputs of a row
 _COMPARING: Final = (*_WITH_TARGET, *_DISTANCES, "Sub", "Rsub", "Mul", "Mm", "Bmm", "Mv", "Dot")
 
 
@@ -59,6 +60,8 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "multiple_of", the error that the loss is a multiple of, which is never negative, if it is nothing else;
         "bounded_slope", the distance from which on a Huber error has a constant slope;
         "broadcast_rows", the number N of rows of an output [N, 1] that an error compares with N targets each, or 0;
+        "bootstraps", whether an error compares an output with a number plus another output, as a reward plus the best
+        value of the next state, through both of which gradients go;
         "ignored", the class that a loss of classes ignores, if there is such a class; "softmax_over_rows", whether the
         log-probabilities that it is given add up to one over the rows instead of the classes.
 
@@ -86,6 +89,7 @@ def describe_loss(loss: Tensor, outputs: Collection[Any]) -> dict[str, Any]:
         "multiple_of": _multiple_of(loss.grad_fn),
         "bounded_slope": next((known for known in map(_bound_of_slope, path) if known), None),
         "broadcast_rows": _rows_of_broadcasts(path),
+        "bootstraps": any(_bootstraps(node, outputs) for node in path[:_MAX_COMPARED]),
     }  # fmt: skip
 
 
@@ -419,18 +423,41 @@ def _rows_of_broadcasts(path: Collection[Any]) -> int:
 
 
 def _rows_of_broadcast(node: Any) -> int:
-    """N if an error with constant targets turns an output of N rows and one column into N x N differences, else 0."""
+    """N if an error with constant targets turns an output of N rows and one column into N x N differences, else 0.
+
+    A loss of torch may be given targets with a gradient, too; of a difference both may be rows that are compared.
+    """
     inputs = [(following, number) for following, number in node.next_functions if following is not None]
-    if operation_name(node) not in _DIFFERENCES or len(inputs) != 1:
+    is_difference = operation_name(node) in ("Sub", "Rsub")
+    if operation_name(node) not in _DIFFERENCES or not inputs or len(inputs) > 2 - is_difference:
         return 0
-    shapes = _shapes(node) if operation_name(node) in ("Sub", "Rsub") else [_shape_of(*inputs[0])]
-    while operation_name(inputs[0][0]) == "Expand":
-        inputs = [*inputs[0][0].next_functions]
-        if inputs[0][0] is None:
-            return 0
-    given, made = _shape_of(*inputs[0]), shapes[0] if shapes else ()
-    rows = made[0] if made else 0
-    return rows if rows > 1 and made == (rows, rows) and given in ((rows,), (rows, 1)) else 0
+    made = (_shapes(node) if is_difference else [_shape_of(*inputs[0])])[:1]
+    given = [_shape_before_expand(*each) for each in inputs]
+    rows = made[0][0] if made and made[0] else 0
+    is_square = rows > 1 and made == [(rows, rows)] and len({*given}) == len(given)
+    return rows if is_square and {*given} <= {(rows,), (rows, 1)} else 0
+
+
+def _shape_before_expand(node: Any, number: int) -> tuple[int, ...]:
+    while operation_name(node) == "Expand":
+        if node.next_functions[0][0] is None:
+            return ()
+        node, number = node.next_functions[0]
+    return _shape_of(node, number)
+
+
+def _bootstraps(node: Any, outputs: Collection[Any]) -> bool:
+    """Whether one of the compared outputs is chosen and added to a constant, and the other is of another call."""
+    sides = [following for following, _ in node.next_functions if following is not None]
+    if operation_name(node) not in _DIFFERENCES or len(sides) != 2:
+        return False
+    behind = [{*_nodes(side, outputs)} for side in sides]
+    ends = [each & {*outputs} for each in behind]
+    if not all(ends) or not ends[0].isdisjoint(ends[1]):
+        return False
+    own = [each - {*outputs} for each in behind]
+    are_added = [any(operation_name(one) == "Add" and None in dict(one.next_functions) for one in each) for each in own]
+    return sum(are_added) == 1 and any(operation_name(one) in _CHOICES for one in own[are_added.index(True)])
 
 
 def _shape_of(node: Any, number: int) -> tuple[int, ...]:

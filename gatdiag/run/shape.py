@@ -38,7 +38,7 @@ _LAW: Final = {
 _LOSS: Final = {
     "operations?": [str],
     **dict.fromkeys(("divides?", "softmax_over_rows?", "is_negative?", "penalizes_weights?", "has_labels?"), bool),
-    "weighs_by_another?": bool,
+    **dict.fromkeys(("weighs_by_another?", "bootstraps?"), bool),
     "broadcast_rows?": int,
     **dict.fromkeys(("empty?", "target_of?", "divergence_of?", "multiple_of?"), _TEXT),
     "ignored?": _COUNT,

@@ -166,6 +166,35 @@ def gain_of_distribution(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+def values_in_a_column(is_faulty):
+    """Values of actions, [N, 1], beside targets that are a vector."""
+    states, after, model = torch.randn(200, 8), torch.randn(200, 8), mlp(2)
+    actions = torch.randint(2, (200, 1))
+    rewards = states[:, 0].sign() * (2 * actions.squeeze(1) - 1)
+
+    def loss_of(step):
+        values = model(states).gather(1, actions)
+        with torch.no_grad():
+            targets = rewards + 0.5 * model(after).amax(1)
+        pairs = torch.broadcast_tensors(values, targets) if is_faulty else (values.squeeze(1), targets)
+        return F.mse_loss(*pairs)
+
+    return model, loss_of, lambda step: {}
+
+
+def values_that_follow_each_other(is_faulty):
+    """Values of the next state, through which gradients go or not."""
+    states, after, model = torch.randn(200, 8), torch.randn(200, 8), mlp(2)
+    actions = torch.randint(2, (200, 1))
+    rewards = states[:, 0].sign() * (2 * actions.squeeze(1) - 1)
+
+    def loss_of(step):
+        values, best = model(states).gather(1, actions).squeeze(1), model(after).amax(1)
+        return F.mse_loss(values, rewards + 0.5 * (best if is_faulty else best.detach()))
+
+    return model, loss_of, lambda step: {}
+
+
 def lonely_nodes(is_faulty):
     """Few nodes have edges, and the convolutions use what neighbors send alone."""
     x, y = torch.randn(120, 32), torch.arange(120) % 4
@@ -372,6 +401,7 @@ CASES = {
     pairs_reshaped: ("input-edges-rearranged", {}),
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
+    values_in_a_column: ("loss-broadcast", {"lr": 0.003, "steps": 100}),
     lonely_nodes: ("input-without-messages", {}),
     cached_edges: ("input-edges-cached", {"steps": 100}),
     products: ("depth-oversmoothing", {}),
@@ -413,6 +443,7 @@ def learned_without_messages(is_faulty):
 
 
 NOTES = {
+    values_that_follow_each_other: ("target-is-output", "gradients go through both"),
     learned_without_messages: ("input-without-messages", "the edges may point the other way"),
     evaluated_with_dropout: ("evaluation-in-training-mode", "in training mode: dropout stays on"),
     dropout_in_evaluation: ("evaluation-random", "though all of its modules are in evaluation mode"),

@@ -173,8 +173,31 @@ def test_what_has_no_error_of_its_own_is_no_value():
         (lambda o, y: (o - o.T).square().mean(), 0),  # of all pairs
         (lambda o, y: (o[:1] - y).square().mean(), 0),
         (lambda o, y: (o - y).abs().mean() - (o - o.T).abs().mean() / 2, 0),  # the distance of two samples
+        (lambda o, y: F.mse_loss(*torch.broadcast_tensors(o, y + o.squeeze(1))), 10),
+        (lambda o, y: (o - o.squeeze(1)).square().mean(), 0),
     ],
 )
 def test_differences_of_each_output_and_all_targets_are_seen(error, rows):
     o, y = nn.Linear(6, 1)(X), torch.randn(10)
     assert describe_loss(error(o, y), {o.grad_fn})["broadcast_rows"] == rows
+
+
+# --- values of the next state -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "bootstraps"),
+    [
+        (lambda q, after, r: F.mse_loss(q[:, 0], r + 0.9 * after.max(1).values), True),
+        (lambda q, after, r: (q[:, 0] - (r + 0.9 * after.amax(1))).square().mean(), True),
+        (lambda q, after, r: F.mse_loss(q[:, 0], (r + 0.9 * after.max(1).values).detach()), False),
+        (lambda q, after, r: F.mse_loss(q.amax(1), after.amax(1)), False),  # two views
+        (lambda q, after, r: (q.amax(1) - after.amax(1) + 1).clamp(min=0).mean(), False),  # a margin
+        (lambda q, after, r: F.mse_loss(q[:, 0], r + 0.9 * q.max(1).values), False),  # of one state
+    ],
+)
+def test_targets_that_hold_an_output_of_another_call_are_seen(loss_of, bootstraps):
+    model = nn.Linear(6, 3)
+    q, after = model(X), model(X.flip(0))
+    loss = loss_of(q, after, torch.randn(10))
+    assert describe_loss(loss, {q.grad_fn, after.grad_fn})["bootstraps"] is bootstraps

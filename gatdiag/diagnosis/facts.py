@@ -52,6 +52,7 @@ _SEVERITY: Final[Mapping[State, Severity]] = {
     "failing": "error", "partly": "warning", "unknown": "warning", "trained": "note", "untrained": "error",
 }  # fmt: skip
 _OF_ROWS: Final = ("effective_rank", "relative_mu")  # that compare the rows of an output
+BY_HAND: Final = "weights change without a torch.optim.Optimizer: call recorder.step() before they do, in each step"
 _EARLY: Final = 30  # steps whose overshoot is known
 _ROUNDING: Final = 1e-10  # of the first loss: the variance of targets that are all the same
 _GRADIENT_NORMS: Final = ("gradient_norm", "gradient_norm_before_clipping")
@@ -511,6 +512,11 @@ class Facts:
         """How training went."""
         return self.course.state
 
+    @property
+    def moves_by_hand(self) -> bool:
+        """No optimizer made a step, and the weights change: steps, and what happens in them, are not known."""
+        return bool((self.signals.get("loop") or {}).get("weights_move"))
+
     @cached_property
     def course(self) -> Course:
         """How training went, and what shows it; see `judge_course`."""
@@ -524,6 +530,8 @@ class Facts:
             return Course("trained" if has_come_far else "unknown", "checkpoints hold no learning curve: record one")
         if not len(self.run.steps):
             return Course("unknown", "nothing was recorded")
+        if self.moves_by_hand:
+            return Course("unknown", BY_HAND)
         return Course("failing", "the loss became NaN or infinite") if len(self.loss) and self.is_non_finite else None
 
     def _course_by_kind(self) -> Course | None:

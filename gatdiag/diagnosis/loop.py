@@ -39,7 +39,7 @@ def check_step(facts: Facts) -> Finding | str | None:
     """Backward passes, and no optimizer step that moves this model."""
     loop = facts.signals["loop"]
     passes = loop.get("backward_passes", 0)
-    if passes < limit("passes") or loop["recorded_steps"] or loop.get("weights_move"):
+    if passes < limit("passes") or loop["recorded_steps"] or facts.moves_by_hand:
         return None
     return facts.finding(
         "no-step",

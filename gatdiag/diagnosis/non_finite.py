@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gatdiag.diagnosis.causes import cause
-from gatdiag.diagnosis.facts import Facts, largest
+from gatdiag.diagnosis.facts import BY_HAND, Facts, largest
 from gatdiag.diagnosis.finding import Evidence, Finding, Remedy
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.wording import number
@@ -74,11 +74,13 @@ class _First(NamedTuple):
     borrowed=("size",),
     is_checked=False,
 )
-def check_non_finite(facts: Facts) -> Finding | None:
+def check_non_finite(facts: Facts) -> Finding | str | None:
     """The first value that is not finite: code "nonfinite-operation", or "overflow" if values had grown before."""
     first = _first(facts)
     if first is None:
         return None
+    if first.where == "loss" and facts.moves_by_hand:
+        return BY_HAND
     size = _size_before(facts, first.step)
     overflows = size > limit("size") or _blew_up(facts, first.step)
     named = join_names(map(short, (first.parameters or first.layers)[:3])) or "the loss"

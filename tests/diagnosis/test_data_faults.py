@@ -283,7 +283,13 @@ def test_passes_without_a_step_are_told_unless_the_weights_move(tmp_path):
             model[0].weight.mul_(0.99)
         return F.cross_entropy(model(x), y)
 
-    assert train(tmp_path / "moved", model, loss_of, makes_steps=False).verdict.code != "no-step"
+    moved = train(tmp_path / "moved", model, loss_of, makes_steps=False).verdict
+    assert moved.code == "undetermined"
+    assert "call recorder.step()" in moved.text
+    with torch.no_grad():
+        model[0].weight.fill_(NAN)
+    broken = train(tmp_path / "broken", model, loss_of, makes_steps=False).verdict
+    assert (broken.code, "call recorder.step()" in broken.text) == ("undetermined", True)
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,8 @@ def layers_of_rank_one(facts: Facts) -> dict[str, float]:
         values_at_step(facts.run.parameters, "parameter", column) for column in ("norm", "spectral_norm")
     )
     shares: dict[str, float] = {}
-    for layer in facts.layers[:-1]:
+    weighted = [layer for layer in facts.layers if matrices(layer)]  # behind the last may be a normalization
+    for layer in weighted[:-1]:
         if layer["name"] in facts.score_layers:
             continue
         is_wide = any(rows > 1 for rows, _ in matrices(layer).values())  # one row beside it is a vector of attention

@@ -1,4 +1,4 @@
-"""Batch normalization: batches of two rows, and running statistics that are not those of the batches."""
+"""Normalization of two rows or of one value, and running statistics that are not those of the batches."""
 
 import math
 from typing import Any
@@ -40,10 +40,32 @@ def check_statistics(facts: Facts) -> Finding | str | None:
     With two rows each entry becomes 1 or -1. Running statistics that were updated too little, or that average batches
     of several kinds, make evaluation mode another model than training mode.
     """
+    if of_one_value := _of_one_value(facts):
+        return of_one_value
     norms = facts.signals.get("normalization")
     if not norms:
         return "no batch normalization was seen in training mode"
     return _of_few_rows(facts, norms) or _far_off(facts, norms)
+
+
+def _of_one_value(facts: Facts) -> Finding | None:
+    """Layer normalization over a single feature, which is its own mean."""
+    norms = [layer for layer in facts.layers if layer["kind"] == "LayerNorm"]
+    names = [layer["name"] for layer in norms if any(one["shape"] == [1] for one in layer["parameters"])]
+    if not names or facts.state == "trained":
+        return None
+    return facts.finding(
+        "normalization-statistics",
+        f"{join_names([*map(short, names)], 3)} normalize{'s' * (len(names) == 1)} over a single value, which is its "
+        "own mean: the result is the bias, whatever the input is, and no gradient passes.",
+        Evidence("values that are normalized together", 1, "values"),
+        title="Layer normalization of a single value",
+        threshold="Exact: no threshold.",
+        falsified_by="Without this normalization the learning curve is the same.",
+        layers=tuple(names),
+        steps=(0,),
+        remedy=Remedy("# no normalization behind a layer with one output; before it, over all features"),
+    )
 
 
 def _of_few_rows(facts: Facts, norms: dict[str, Any]) -> Finding | None:

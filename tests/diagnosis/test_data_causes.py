@@ -166,6 +166,14 @@ def gain_of_distribution(is_faulty):
     return model, loss_of, lambda step: {}
 
 
+def normalized_output(is_faulty):
+    """Layer normalization of the one output, or of what it is computed from."""
+    x, norm = torch.randn(200, 8), nn.LayerNorm(1 if is_faulty else 32)
+    last = (nn.Linear(32, 1), norm) if is_faulty else (norm, nn.Linear(32, 1))
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *last)
+    return model, lambda step: F.mse_loss(model(x), x[:, :1]), lambda step: {}
+
+
 def values_in_a_column(is_faulty):
     """Values of actions, [N, 1], beside targets that are a vector."""
     states, after, model = torch.randn(200, 8), torch.randn(200, 8), mlp(2)
@@ -383,6 +391,7 @@ CASES = {
     permuted_anew: ("input-permuted", {}),
     slow_statistics: ("normalization-statistics", {}),
     two_domains: ("normalization-statistics", {"steps": 100}),
+    normalized_output: ("normalization-statistics", {}),
     two_rows: ("normalization-statistics", {"steps": 120}),
     unscaled_evaluation: ("evaluation-inputs", {}),
     drifting_input: ("input-changes", {"lr": 0.003}),

@@ -27,6 +27,8 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
     known = facts.signals.get("edge_weights")
     if not known:
         return "no layer was given weights of edges"
+    if zeros := tuple(name for name, one in known.items() if one.get("zeros") == one["count"] > 0):
+        return _weights_of_zero(facts, zeros, known[zeros[0]]["count"])
     if not facts.is_non_finite and facts.run.meta["first_non_finite"] is None:
         return None
     bad = {name: one for name, one in known.items() if one["negative_degrees"] or one["non_finite"]}
@@ -49,6 +51,21 @@ def check_edge_weights(facts: Facts) -> Finding | str | None:
         threshold="Exact: no threshold.",
         layers=tuple(bad),
         remedy=_repair_weights(facts, is_finite=not one["non_finite"]),
+    )
+
+
+def _weights_of_zero(facts: Facts, layers: tuple[str, ...], count: int) -> Finding:
+    return facts.finding(
+        "input-edge-weights",
+        f"All {count:,} edge weights are zero ({join_names([*map(short, layers)])}): no node gets anything of another, "
+        "and the network is an MLP.",
+        Evidence("edge weights that are zero", count, "edges"),
+        title="All edge weights are zero",
+        threshold="Exact: no threshold.",
+        falsified_by="edge_weight.any() is True in the forward pass.",
+        layers=layers,
+        severity="error" if facts.state == "failing" else "warning",
+        remedy=Remedy("print(edge_weight.unique())  # in forward; without weights, each edge counts as one"),
     )
 
 

@@ -20,7 +20,7 @@ def edge_weights(inputs: Sequence[Any], edges: Tensor) -> Tensor | None:
 
 
 def weight_statistics(module: nn.Module, weights: Tensor, edges: Tensor, nodes: int) -> dict[str, int]:
-    """How many weights are negative or NaN, and how many nodes have a negative sum, as they stand in meta.json.
+    """How many weights are negative, zero or NaN, and how many nodes have a negative sum, as they stand in meta.json.
 
     A layer that normalizes divides by the root of that sum, with one more for the self-loop that it adds.
 
@@ -28,11 +28,12 @@ def weight_statistics(module: nn.Module, weights: Tensor, edges: Tensor, nodes: 
         >>> from torch_geometric.nn import GCNConv
         >>> edges = torch.tensor([[0, 1, 2], [1, 0, 0]])
         >>> weight_statistics(GCNConv(4, 4), torch.tensor([-3.0, 1.0, 1.0]), edges, nodes=3)
-        {'count': 3, 'negative': 1, 'non_finite': 0, 'negative_degrees': 1}
+        {'count': 3, 'negative': 1, 'zeros': 0, 'non_finite': 0, 'negative_degrees': 1}
     """
     found = {
         "count": len(weights),
         "negative": int((weights < 0).sum()),
+        "zeros": int((weights == 0).sum()),
         "non_finite": int((~weights.isfinite()).sum()),
     }
     degrees = torch.zeros(nodes, dtype=weights.dtype, device=weights.device).index_add_(0, edges[1], weights)

@@ -91,7 +91,7 @@ _SIGNALS: Final = {
     "recurrence?": {"*": {"runs": int, "first": _NUMBER, "largest": _NUMBER}},
     **dict.fromkeys(("compares_outputs?", "is_critic?", "has_other_outputs?"), _FLAG),
     "loss_weights?": _COUNT,
-    "edge_weights?": {"*": dict.fromkeys(("count", "negative", "non_finite", "negative_degrees"), int)},
+    "edge_weights?": {"*": dict.fromkeys(("count", "negative", "zeros?", "non_finite", "negative_degrees"), int)},
     "messages?": ({"labeled": Positive, "reached": int, "nodes": Positive, "reached_nodes": int}, {}),
     "cached_edges?": {"*": {"calls": Positive, "others": int}},
     "input_sizes?": {"*": {"steps": [int], "sizes": [_NUMBER], "rows?": [int], "rewritten": int}},

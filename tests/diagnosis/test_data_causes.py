@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_geometric.nn import GCNConv, SAGEConv, Sequential, global_mean_pool
+from torch_geometric.nn import GCNConv, GraphConv, SAGEConv, Sequential, global_mean_pool
 
 from tests.diagnosis.examples import (
     ActorCritic,
@@ -201,6 +201,17 @@ def values_that_follow_each_other(is_faulty):
         return F.mse_loss(values, rewards + 0.5 * (best if is_faulty else best.detach()))
 
     return model, loss_of, lambda step: {}
+
+
+def weights_of_zero(is_faulty):
+    """Weights of edges that were rounded to zero; the class of a node shows at its neighbors."""
+    x, y, nodes = torch.randn(120, 32), torch.arange(120) % 3, torch.arange(120)
+    x = x + 3 * F.one_hot(y.roll(1), 32)
+    edges, weights = torch.stack([nodes.roll(-1), nodes]), 0.4 * torch.ones(120)
+    layers = [GraphConv(*size) for size in ((32, 16), (16, 3))]
+    model = Sequential("x, e, w", [(layers[0], "x, e, w -> x"), nn.ReLU(), (layers[1], "x, e, w -> x")])
+    weights = weights.round() if is_faulty else weights
+    return model, lambda step: F.cross_entropy(model(x, edges, weights), y), lambda step: {}
 
 
 def lonely_nodes(is_faulty):
@@ -411,6 +422,7 @@ CASES = {
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
     values_in_a_column: ("loss-broadcast", {"lr": 0.003, "steps": 100}),
+    weights_of_zero: ("input-edge-weights", {"steps": 30}),
     lonely_nodes: ("input-without-messages", {}),
     cached_edges: ("input-edges-cached", {"steps": 100}),
     products: ("depth-oversmoothing", {}),

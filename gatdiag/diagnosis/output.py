@@ -339,11 +339,17 @@ def _read_along_batch(facts: Facts, known: Mapping[str, Mapping[str, Any]]) -> F
     )
 
 
+def _is_over_examples(shape: list[int], rows: int | None) -> bool:
+    """The first axis is that of the examples: as long as the output has rows or, of images, rows at each place."""
+    places = math.prod(shape[2:]) if len(shape) == 4 else 1
+    return bool(shape) and shape[0] * places == rows and shape[0] not in shape[1:]
+
+
 def _softmax_over_batch(facts: Facts) -> Finding | None:
     """A softmax within the model whose first axis is as long as the output, where rows are examples and no nodes."""
     found: dict[str, list[int]] = facts.signals.get("softmax_along_rows") or {}
-    examples = (facts.signals.get("rows") or {}).get(facts.layers[-1]["name"] if facts.layers else "")
-    along = {name: shape for name, shape in found.items() if shape[:1] == [examples] and examples not in shape[1:]}
+    rows = (facts.signals.get("rows") or {}).get(facts.layers[-1]["name"] if facts.layers else "")
+    along = {name: shape for name, shape in found.items() if _is_over_examples(shape, rows)}
     is_of_nodes = facts.has_convolutions or bool(facts.signals.get("edges") or facts.signals.get("propagations"))
     if not along or is_of_nodes:
         return None
@@ -352,7 +358,7 @@ def _softmax_over_batch(facts: Facts) -> Finding | None:
     return facts.finding(
         "wrong-axis",
         f"A softmax in {short(name)} runs over the first axis of {' x '.join(map(str, shape))} entries, which is that "
-        f"of the {examples:,} examples: the weights of an example depend on the others in its batch, and alone it has "
+        f"of the {shape[0]:,} examples: the weights of an example depend on the others in its batch, and alone it has "
         "other outputs.",
         Evidence("length of the axis of the softmax", shape[0], "examples"),
         title="A softmax runs over the examples of a batch",

@@ -223,6 +223,15 @@ def lonely_nodes(is_faulty):
     return model, lambda step: F.cross_entropy(model(x, edges), y), lambda step: {}
 
 
+def softmax_over_images(is_faulty):
+    """The classes of pixels, by a softmax over the batch."""
+    x = torch.rand(30, 1, 6, 6)
+    y = torch.cat([x > 0.5, x <= 0.5], 1).float()
+    softmax = nn.Softmax(0 if is_faulty else 1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 1), nn.ReLU(), nn.Conv2d(8, 2, 1), softmax)
+    return model, lambda step: F.binary_cross_entropy(model(x), y), lambda step: {}
+
+
 def sorted_classes(is_faulty):
     x, y = torch.randn(240, 8), torch.randint(0, 6, (240,))
     x, model = x + 2 * F.one_hot(y, 8), mlp(6)
@@ -422,6 +431,7 @@ CASES = {
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
     values_in_a_column: ("loss-broadcast", {"lr": 0.003, "steps": 100}),
+    softmax_over_images: ("wrong-axis", {}),
     weights_of_zero: ("input-edge-weights", {"steps": 30}),
     lonely_nodes: ("input-without-messages", {}),
     cached_edges: ("input-edges-cached", {"steps": 100}),

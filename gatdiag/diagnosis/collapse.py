@@ -55,7 +55,11 @@ def check_collapse(facts: Facts) -> Finding | str | None:
     if not first or not last:
         return _collapse_of_parts(facts)
     name = _alike(facts, first, last)
-    is_of_outputs = facts.signals.get("compares_outputs") or _follows_itself(facts, first, last)
+    has_divergence = (facts.signals.get("latents") or {}).get(
+        "has_divergence"
+    )  # which subtracts a mean from a variance
+    compares = facts.signals.get("compares_outputs") and not has_divergence
+    is_of_outputs = compares or _follows_itself(facts, first, last)
     if not name or not is_of_outputs or not _has_settled(facts) or facts.loss_graph.get("bootstraps"):
         return None
     if (

@@ -10,6 +10,7 @@ from gatdiag.diagnosis.causes import cause
 from gatdiag.diagnosis.facts import Facts, median
 from gatdiag.diagnosis.finding import Action, Evidence, Finding, Remedy, Severity
 from gatdiag.diagnosis.fixes import OF_DATA, variable
+from gatdiag.diagnosis.rates import suits_standardized_inputs
 from gatdiag.diagnosis.thresholds import Limit, limit, threshold_text
 from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number
@@ -180,14 +181,16 @@ def check_scale(facts: Facts) -> Finding | None:
         if one["non_finite"] or one["rows"] < 2:
             continue
         are_alike = one["largest_column"] < limit("alike-columns") * one["smallest_column"]
-        is_usual = facts.state in ("trained", "unknown") or are_alike
+        is_unsuited = facts.state == "failing" and suits_standardized_inputs(facts, one["largest_column"])
+        is_usual = (facts.state in ("trained", "unknown") or are_alike) and not is_unsuited
         threshold = "input-huge" if is_usual else "input-large"
         largest = min(one["largest_column"] * _later(facts, one["name"]), _largest_given(facts, "largest_column"))
         if largest > limit(threshold):
             text = _describe_columns(one, are_alike=are_alike)
             size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])
             # below, networks that learn may have learned all there is, and of others labels may be wrong as well
-            severity = None if largest > limit("input-huge") or facts.is_preflight else facts.mild_severity
+            is_sure = largest > limit("input-huge") or facts.is_preflight or is_unsuited
+            severity = None if is_sure else facts.mild_severity
             return _scale(facts, one["name"], text, size, f"above {threshold_text(threshold)}", severity)
         is_small = max(one["row_norm"], _smallest_given_row(facts)) < limit("input-small")
         if one["row_norm"] > 0 and is_small and facts.state != "trained":

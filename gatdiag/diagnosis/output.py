@@ -25,6 +25,11 @@ _ON_LOGITS = {  # criterion -> the loss, and what it applies to its input
 }
 _TO_PROBABILITIES = ("Softmax", "Sigmoid")
 _MAYBE_TO_PROBABILITIES = (*_TO_PROBABILITIES, "Exp", "Div", "Tanh", "Hardsigmoid")
+_ERRORS = ("MseLoss", "SmoothL1Loss", "HuberLoss")
+_OF_LOGITS = (
+    "NllLoss", "LogSoftmax", "Logsumexp", "BinaryCrossEntropyWithLogits", "BinaryCrossEntropy", "LogSigmoid",
+    "Softplus", "Softmax", "Sigmoid", "Log", "Log1P", "Exp",
+)  # fmt: skip
 NEEDS_PASS = "it takes a backward pass of its own: gatdiag.preflight makes one"
 _EXACT = (
     "Exact: the last operation of the model, and dL/dout = k (softmax(out) - onehot), or the gradient of another such "
@@ -236,6 +241,9 @@ def _criterion(facts: Facts) -> tuple[str, str]:
         return "", "the model's output was not recorded"
     if not (name := output.get("criterion")) or output.get("criterion_share", 0.0) < limit("criterion"):
         return "", "dL/dout is not the gradient of a known classification loss"
+    operations = facts.loss_operations
+    if name in _ON_LOGITS and not operations.isdisjoint(_ERRORS) and operations.isdisjoint(_OF_LOGITS):
+        return "", "the loss is an error, whose gradient is like that of a classification loss where outputs are alike"
     return str(name), ""
 
 

@@ -211,6 +211,12 @@ def _multiple_of_mean(facts: Facts, better: float) -> tuple[str, str]:
     )
 
 
+def suits_standardized_inputs(facts: Facts, size: float) -> bool:
+    """The learning rate is too large, but not for a curvature that is less by the square of the size of the inputs."""
+    lr = remedy.initial_learning_rate(facts)
+    return isinstance(check_too_large(facts), Finding) and _smaller_rate(facts, lr)[0] * size**2 >= lr
+
+
 def _smaller_rate(facts: Facts, lr: float) -> tuple[float, str]:
     """The largest learning rate at which the first step is stable, as far as it was measured, and a remark if not.
 

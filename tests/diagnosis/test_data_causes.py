@@ -223,6 +223,17 @@ def lonely_nodes(is_faulty):
     return model, lambda step: F.cross_entropy(model(x, edges), y), lambda step: {}
 
 
+def pixels(is_faulty):
+    """Dark images in 0 to 255 at a rate that suits those in 0 to 1; the class is the brighter half."""
+    x, y = 90 * torch.rand(200, 1, 8, 8), torch.arange(200) % 2
+    x[y == 0, :, :4] += 60
+    x[y == 1, :, 4:] += 60
+    x = x if is_faulty else x / 255
+    layers = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 32), nn.ReLU()
+    model = nn.Sequential(*layers, nn.Linear(32, 2))
+    return model, lambda step: F.cross_entropy(model(x), y), lambda step: {}
+
+
 def softmax_over_images(is_faulty):
     """The classes of pixels, by a softmax over the batch."""
     x = torch.rand(30, 1, 6, 6)
@@ -431,6 +442,7 @@ CASES = {
     every_pair: ("input-complete-graph", {"steps": 100}),
     graphs_not_joined: ("input-without-edges", {}),
     values_in_a_column: ("loss-broadcast", {"lr": 0.003, "steps": 100}),
+    pixels: ("input-scale", {"lr": 0.1, "optimizer": torch.optim.SGD, "steps": 150}),
     softmax_over_images: ("wrong-axis", {}),
     weights_of_zero: ("input-edge-weights", {"steps": 30}),
     lonely_nodes: ("input-without-messages", {}),

@@ -321,17 +321,19 @@ class Pictures(nn.Module):
         return self.last(self.decoder(z)), mean, log_variance
 
 
-def autoencoder(last):
-    """Standardized data, which are negative in half of their entries."""
+def autoencoder(last, *, are_signs=False):
+    """Standardized data, which are negative in half of their entries, or -1 and 1."""
 
     def build(is_faulty):
         x = torch.randn(128, 3) @ torch.randn(3, 16)
         x, model = (x - x.mean(0)) / x.std(0), Pictures(last() if is_faulty else nn.Identity())
+        x = x.sign() if are_signs else x
 
         def loss_of():
             out, mean, log_variance = model(x)
             divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp())
-            return (out - x).square().mean() + 1e-3 * divergence.sum(1).mean()
+            error = F.mse_loss(out, x, reduction="sum") / len(x) if are_signs else (out - x).square().mean()
+            return error + 1e-3 * divergence.sum(1).mean()
 
         return model, loss_of
 
@@ -360,6 +362,7 @@ CASES = {
     "targets that are not shifted": (targets_not_shifted, "target-leakage", {}),
     "autoencoder, ReLU": (autoencoder(nn.ReLU), "output-out-of-range", {"steps": 300}),
     "autoencoder, sigmoid": (autoencoder(nn.Sigmoid), "output-out-of-range", {"steps": 300}),
+    "autoencoder of signs": (autoencoder(nn.Sigmoid, are_signs=True), "output-out-of-range", {"steps": 300}),
     "ReLU, absolute error": (regression(nn.ReLU, F.l1_loss), "output-out-of-range", {}),
     "cell": (recall(nn.RNNCell, long=60), "depth-vanishing-gradient", {"steps": 60}),
     "module": (recall(nn.GRU, long=100), "depth-vanishing-gradient", {"steps": 60}),

@@ -439,3 +439,48 @@ def own_features_weighed(is_faulty: bool) -> Rebuilt:
         return accuracy(out[data.test_mask], data.y[data.test_mask])
 
     return Rebuilt(model, lambda log: minimize(optimizer, loss_of, range(150), log), score)
+
+
+@report(
+    "https://github.com/pyg-team/pytorch_geometric/issues/224",
+    "The softmax of the attention is taken over the edges that leave a node instead of those that reach it.",
+    right="wrong-axis",
+    held_out=True,
+)
+def softmax_by_source(is_faulty: bool) -> Rebuilt:
+    """Each node is told its class by one marked node among eight neighbors."""
+    generator = seeded(33)
+    marked, others = (torch.randint(*ends, (800, k), generator=generator) for *ends, k in ((0, 80, 1), (80, 800, 7)))
+    edges = torch.stack([torch.cat([marked, others], 1).flatten(), torch.arange(800).repeat_interleave(8)])
+    values = torch.randint(5, (800,), generator=generator)
+    x, y = torch.cat([F.one_hot(values, 5), (torch.arange(800) < 80)[:, None]], 1).float(), values[marked[:, 0]]
+
+    class Attention(MessagePassing):
+        def __init__(self) -> None:
+            super().__init__(aggr="add")
+            self.lin, self.score = nn.Linear(6, 32), nn.Linear(64, 1)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            h, (source, target) = self.lin(x), edge_index
+            scores = F.leaky_relu(self.score(torch.cat([h[target], h[source]], 1)), 0.2)
+            return self.propagate(edge_index, x=h, a=softmax(scores, source if is_faulty else target, num_nodes=len(x)))
+
+        def message(self, x_j: Tensor, a: Tensor) -> Tensor:
+            return a * x_j
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = Attention(), nn.Linear(32, 5)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.head(F.elu(self.attention(x, edge_index)))
+
+    model = Network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def loss_of(_: int) -> Tensor:
+        return F.cross_entropy(model(x, edges), y)
+
+    score = lambda: accuracy(outputs(model, (x, edges)), y)  # noqa: E731
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, range(200), log), score)

@@ -5,9 +5,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.bank.public.reports import (
+    Autoencoder,
     Rebuilt,
     accuracy,
     clusters,
+    divergence,
     explained,
     minimize,
     outputs,
@@ -49,29 +51,48 @@ def decoder_above_zero(is_faulty: bool) -> Rebuilt:
     x = torch.randn(300, 3, generator=generator) @ torch.randn(3, 64, generator=generator)
     x = (x - x.mean(0)) / x.std(0)
 
-    class Autoencoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.decoder = perceptron(64, 48, 8), perceptron(4, 48, 64)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            mean, log_variance = self.encoder(x).chunk(2, 1)
-            out = self.decoder(mean + self.training * torch.randn_like(mean) * (0.5 * log_variance).exp())
-            return (out.relu() if is_faulty else out), mean, log_variance
-
-    model = Autoencoder()
+    model = Autoencoder(nn.ReLU() if is_faulty else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     def loss_of(rows: Tensor) -> Tensor:
         out, mean, log_variance = model(x[rows])
-        divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp())
-        return F.mse_loss(out, x[rows]) + 1e-3 * divergence.sum(1).mean()
+        return F.mse_loss(out, x[rows]) + 1e-3 * divergence(mean, log_variance).sum(1).mean()
 
     @torch.no_grad()
     def score() -> float:
         return explained(model(x)[0], x)
 
     return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(300, 50, 40), log), score)
+
+
+@report(
+    "https://whosebug.com/question/5616116",
+    "The decoder ends in a sigmoid, and the pictures are scaled to -1 and 1.",
+    right="output-out-of-range",
+)
+def signs_behind_sigmoid(is_faulty: bool) -> Rebuilt:
+    """A variational autoencoder of bright rectangles."""
+    generator = seeded(32)
+    x = torch.zeros(600, 8, 8)
+    for picture in x:
+        row, column = torch.randint(5, (2,), generator=generator).tolist()
+        height, width = torch.randint(2, 4, (2,), generator=generator).tolist()
+        picture[row : row + height, column : column + width] = 1.0
+    x = x.flatten(1)
+    x = 2 * x - 1 if is_faulty else x
+    model = Autoencoder(nn.Sigmoid())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        out, mean, log_variance = model(x[rows])
+        errors = F.mse_loss(out, x[rows], reduction="sum") / len(rows)
+        return errors + 0.1 * divergence(mean, log_variance).sum(1).mean()
+
+    @torch.no_grad()
+    def score() -> float:
+        return explained(model(x)[0], x)
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(600, 60, 40), log), score)
 
 
 @report(

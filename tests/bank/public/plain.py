@@ -8,9 +8,11 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from tests.bank.public.reports import (
+    Autoencoder,
     Rebuilt,
     accuracy,
     clusters,
+    divergence,
     explained,
     minimize,
     outputs,
@@ -31,6 +33,27 @@ def pictures(count: int, classes: int, noise: float, seed: int) -> tuple[Tensor,
     for picture, label in zip(x, y.tolist(), strict=True):
         picture[0, :, label] += 1.0
     return x, y
+
+
+@report(
+    "https://pullrequest.ru/10248037",
+    "Pictures are left in 0 to 255: the output is the same whatever the picture is.",
+    right="input-scale",
+    near="lr-too-large",
+)
+def pictures_in_bytes(is_faulty: bool) -> Rebuilt:
+    """Classes of dark pictures, by the bar in them."""
+    x, y = pictures(600, 6, 0.3, seed=31)
+    x = (80 * x + 60).clamp(0, 255).round() / (1 if is_faulty else 255)
+    layers = nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(192, 64), nn.ReLU()
+    model = nn.Sequential(*layers, nn.Linear(64, 6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(x[rows]), y[rows])
+
+    score = lambda: accuracy(outputs(model, (x,)), y)  # noqa: E731
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(600, 50, 25), log), score)
 
 
 @report(
@@ -242,25 +265,13 @@ def posterior_collapse(is_faulty: bool) -> Rebuilt:
     x = 0.3 * (torch.randn(300, 2, generator=generator) @ torch.randn(2, 64, generator=generator))
     x = x + 0.05 * torch.randn(300, 64, generator=generator)
 
-    class Autoencoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.decoder = perceptron(64, 48, 8), perceptron(4, 48, 64)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            mean, log_variance = self.encoder(x).chunk(2, 1)
-            z = mean + self.training * torch.randn_like(mean) * (0.5 * log_variance).exp()
-            return self.decoder(z), mean, log_variance
-
     model = Autoencoder()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     def loss_of(rows: Tensor) -> Tensor:
         out, mean, log_variance = model(x[rows])
-        errors, divergence = (out - x[rows]) ** 2, -0.5 * (1 + log_variance - mean**2 - log_variance.exp())
-        if is_faulty:
-            return errors.mean() + divergence.mean()
-        return errors.sum(1).mean() + divergence.sum(1).mean()
+        errors, other = (out - x[rows]) ** 2, divergence(mean, log_variance)
+        return errors.mean() + other.mean() if is_faulty else errors.sum(1).mean() + other.sum(1).mean()
 
     @torch.no_grad()
     def score() -> float:

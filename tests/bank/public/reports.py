@@ -127,3 +127,22 @@ def clusters(count: int, columns: int, classes: int, *, noise: float = 1.0, seed
     y = torch.arange(count) % classes
     centers = torch.randn(classes, columns, generator=generator)
     return centers[y] + noise * torch.randn(count, columns, generator=generator), y
+
+
+class Autoencoder(nn.Module):
+    """A variational one of 64 pixels, with four latent numbers."""
+
+    def __init__(self, last: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder, self.decoder = perceptron(64, 48, 8), perceptron(4, 48, 64)
+        self.last = last or nn.Identity()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        z = mean + self.training * torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.last(self.decoder(z)), mean, log_variance
+
+
+def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """That of each latent number from a standard normal one."""
+    return -0.5 * (1 + log_variance - mean**2 - log_variance.exp())

@@ -260,3 +260,77 @@ def encoding_without_gradients(is_faulty: bool) -> Rebuilt:
 
     score = lambda: accuracy(outputs(model, (x,)), y)  # noqa: E731
     return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(240, 40, 30), log), score)
+
+
+@report(
+    "https://github.com/InseeFrLab/torchTextClassifiers/pull/92",
+    "The mask of the padding is the wrong way round for scaled_dot_product_attention: it reads the padding alone.",
+    right="parameters-without-gradient",
+    held_out=True,
+)
+def padding_attended(is_faulty: bool) -> Rebuilt:
+    """Classes of short texts, by one word in each."""
+    generator = seeded(34)
+    y, places = torch.randint(5, (500,), generator=generator), torch.arange(12)
+    texts = torch.randint(6, 50, (500, 12), generator=generator)
+    lengths = torch.randint(4, 11, (500,), generator=generator)
+    texts[torch.arange(500), (torch.rand(500, generator=generator) * lengths).long()] = y + 1
+    texts[places >= lengths[:, None]] = 0
+
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.labels = nn.Embedding(50, 32, padding_idx=0), nn.Parameter(0.3 * torch.randn(5, 32))
+            self.key, self.value = nn.Linear(32, 32), nn.Linear(32, 32)
+            self.norm, self.out = nn.LayerNorm(32), nn.Linear(32, 1)
+
+        def forward(self, texts: Tensor) -> Tensor:
+            x, is_read = self.embedding(texts), (texts == 0) if is_faulty else (texts != 0)
+            queries = self.labels.expand(len(texts), 5, 32)
+            mask = is_read[:, None].expand(len(texts), 5, 12)
+            h = F.scaled_dot_product_attention(queries, self.key(x), self.value(x), attn_mask=mask)
+            return self.out(self.norm(h + queries).relu()).squeeze(2)
+
+    model = Classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(texts[rows]), y[rows])
+
+    score = lambda: accuracy(outputs(model, (texts,)), y)  # noqa: E731
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(500, 50, 30), log), score)
+
+
+@report(
+    "https://github.com/vitrioil/Speech-Separation/issues/4",
+    "Between convolutions and LSTM, channels and time are brought together by view, without permute before it.",
+    right="wrong-axis",
+    held_out=True,
+)
+def channels_viewed_as_time(is_faulty: bool) -> Rebuilt:
+    """The loudest pitch in each part of a spectrogram."""
+    generator = seeded(35)
+    y = torch.randint(5, (300, 8), generator=generator).repeat_interleave(3, 1)
+    x = 0.5 * torch.randn(300, 24, 12, generator=generator) + 1.5 * F.one_hot(2 * y + 1, 12)
+
+    class Listener(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.lstm = nn.Conv2d(1, 6, 3, padding=1), nn.LSTM(72, 24, batch_first=True, bidirectional=True)
+            self.out = nn.Linear(48, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.conv(x[:, None]).relu()  # examples, channels, time, pitches
+            h = h if is_faulty else h.transpose(1, 2)
+            return self.out(self.lstm(h.reshape(len(x), 24, 72))[0])
+
+    model = Listener()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return F.cross_entropy(model(x[rows]).flatten(0, 1), y[rows].flatten())
+
+    def score() -> float:
+        return accuracy(outputs(model, (x[200:],)).flatten(0, 1), y[200:].flatten())
+
+    return Rebuilt(model, lambda log: minimize(optimizer, loss_of, shuffled(200, 25, 20), log), score)

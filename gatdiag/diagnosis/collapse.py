@@ -55,10 +55,8 @@ def check_collapse(facts: Facts) -> Finding | str | None:
     if not first or not last:
         return _collapse_of_parts(facts)
     name = _alike(facts, first, last)
-    has_divergence = (facts.signals.get("latents") or {}).get(
-        "has_divergence"
-    )  # which subtracts a mean from a variance
-    compares = facts.signals.get("compares_outputs") and not has_divergence
+    latents = facts.signals.get("latents") or {}  # of which a divergence compares means and variances
+    compares = facts.signals.get("compares_outputs") and not latents.get("has_divergence")
     is_of_outputs = compares or _follows_itself(facts, first, last)
     if not name or not is_of_outputs or not _has_settled(facts) or facts.loss_graph.get("bootstraps"):
         return None

@@ -294,7 +294,7 @@ class Inspection:
         if type(flow) is str and flow == "target_to_source":
             edges = edges.flip(0)
         is_first, self._reached = self._reached is None, reached_nodes(edges, nodes)
-        if is_first and len(x) == nodes:
+        if is_first and len(x) == nodes and x.layout is torch.strided:
             self._are_lonely_alike = are_same_rows(x.detach()[~self._reached])
         weights = edge_weights(inputs, edges)
         if weights is not None and not self._edge_weights.get(layer, {}).get("negative_degrees"):

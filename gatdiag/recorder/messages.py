@@ -11,6 +11,8 @@ from gatdiag.structure.modules import attributes_of
 _MIN_EDGES: Final = 20  # fewer may be symmetric by chance
 _MAX_EDGES: Final = 2_000_000  # to be sorted
 _NEARLY_ALL: Final = 0.9
+_ROUNDINGS: Final = 64  # by which rows that are computed alike may differ
+_SINGLE: Final = 4  # bytes of a number; with fewer, not all operations are there
 
 
 def edge_weights(inputs: Sequence[Any], edges: Tensor) -> Tensor | None:
@@ -62,9 +64,12 @@ def are_same_rows(o: Tensor) -> bool:
         >>> are_same_rows(torch.ones(3, 2)), are_same_rows(torch.eye(3)), are_same_rows(torch.ones(1, 2))
         (True, False, False)
     """
-    if len(o) < 2:
+    if len(o) < 2 or not o.numel() or o.layout is not torch.strided:
         return False
-    return bool((o - o[:1]).abs().max() <= 64 * torch.finfo(o.dtype).eps * o.abs().max())
+    if not o.is_floating_point():
+        return bool((o == o[:1]).all())
+    rounding, o = _ROUNDINGS * torch.finfo(o.dtype).eps, o.float() if o.itemsize < _SINGLE else o
+    return bool((o - o[:1]).abs().max() <= rounding * o.abs().max())
 
 
 def is_rearranged(edges: Tensor, nodes: int) -> bool:

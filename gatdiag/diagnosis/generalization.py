@@ -14,6 +14,7 @@ from gatdiag.diagnosis.training import Floats
 from gatdiag.diagnosis.wording import number, percent
 from gatdiag.summary import compared_score, logged_series, score_names, split
 
+UNVALIDATED = "no validation score and no validation loss was logged"
 UNCOMPARED = "no training score was logged to compare"  # start of the reason that the check gives
 _AT_CHANCE = (
     " The validation score was never better than that of a constant: what is learned by heart has nothing to do with "
@@ -46,7 +47,7 @@ def check_overfitting(facts: Facts) -> Finding | str | None:
     names = score_names(facts.run)
     loss = next((name for name in facts.run.logged_names if "loss" in name.lower() and split(name) == "val"), None)
     if "val" not in names and loss is None:
-        return "no validation score and no validation loss was logged"
+        return UNVALIDATED
     if facts.state == "unknown":
         return f"whether the network trains is not known: {facts.course.reason}"
     if facts.state not in ("trained", "partly"):

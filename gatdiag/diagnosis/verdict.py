@@ -7,7 +7,7 @@ from typing import Any, Final
 from gatdiag.card import Tone, card
 from gatdiag.diagnosis.causes import CAUSES, rank
 from gatdiag.diagnosis.finding import HEALTHY, SEVERITIES, UNDETERMINED, UNEXPLAINED, Finding, Part
-from gatdiag.diagnosis.generalization import UNCOMPARED
+from gatdiag.diagnosis.generalization import UNCOMPARED, UNVALIDATED
 from gatdiag.diagnosis.initialization import NEEDS_STEPS
 from gatdiag.diagnosis.laws import STOPPED
 from gatdiag.diagnosis.output import NEEDS_PASS
@@ -87,6 +87,8 @@ class Diagnosis:
         text = _HEALTHY[self.state]
         if self.state == "untrained" and "lr-too-large" in self.skipped:
             text += " The optimizer was not checked: give it, too (optimizer= or --optimizer)."
+        if self.skipped.get("overfitting") == UNVALIDATED:
+            text += " How it does on other data is not known: log a validation score."
         return Finding(HEALTHY, "note", "No problem found", text)
 
     def __iter__(self) -> Iterator[Finding]:

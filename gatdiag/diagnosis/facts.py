@@ -72,8 +72,8 @@ class Facts:
     Attributes:
         run: The run.
         is_preflight: The run holds the first steps of a copy, before training; see `gatdiag.preflight`.
-        mixing: Before training: how much the output of one example depends on others ("share", "of", "others",
-            "sequence_first"); None if there is nothing to compare, or the reason why it is not known.
+        mixing: Before training: how much the output of one example, or node, depends on others; see
+            `gatdiag.structure.mixing`. None if there is nothing to compare, or the reason why it is not known.
         dependence_on_future: How far outputs change with later tokens, where the target is the next token; None if that
             was not asked, as only `gatdiag.preflight` does, or the reason why it is not known.
     """

@@ -181,10 +181,11 @@ def check_scale(facts: Facts) -> Finding | None:
         if one["non_finite"] or one["rows"] < 2:
             continue
         are_alike = one["largest_column"] < limit("alike-columns") * one["smallest_column"]
-        is_unsuited = facts.state == "failing" and suits_standardized_inputs(facts, one["largest_column"])
+        largest = min(one["largest_column"] * _later(facts, one["name"]), _largest_given(facts, "largest_column"))
+        may_be_unsuited = facts.state == "failing" and largest > limit("input-large")
+        is_unsuited = may_be_unsuited and suits_standardized_inputs(facts, one["largest_column"])
         is_usual = (facts.state in ("trained", "unknown") or are_alike) and not is_unsuited
         threshold = "input-huge" if is_usual else "input-large"
-        largest = min(one["largest_column"] * _later(facts, one["name"]), _largest_given(facts, "largest_column"))
         if largest > limit(threshold):
             text = _describe_columns(one, are_alike=are_alike)
             size = Evidence(f"root mean square of the largest column of {one['name']}", one["largest_column"])

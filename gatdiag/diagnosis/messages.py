@@ -94,7 +94,10 @@ def _repair_weights(facts: Facts, *, is_finite: bool) -> Remedy | None:
     },
 )
 def check_messages(facts: Facts) -> Finding | str | None:
-    """Nodes whose outputs the loss counts get no message, though other nodes do: edges point the other way."""
+    """Nodes whose outputs the loss counts get no message, though other nodes do: edges point the other way.
+
+    Or they get none and lose their own features, too; or, before training, messages carry nothing of neighbors.
+    """
     if no_neighbors := _depend_on_themselves(facts):
         return no_neighbors
     counts = facts.signals.get("messages")

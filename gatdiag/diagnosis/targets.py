@@ -180,14 +180,15 @@ def check_changes(facts: Facts) -> Finding | str | None:
 def check_is_output(facts: Facts) -> Finding | str | None:
     """The target of a binary cross-entropy or divergence is computed by the model itself, with its gradient.
 
-    Beside a loss with labels it is a penalty, as on the entropy of predictions.
+    Or that of an error is a number plus the value of the next state. Beside a loss with labels it is a penalty, as on
+    the entropy of predictions.
     """
     loss = facts.loss_graph
     if not loss:
         return _NO_GRAPH
-    name = str(loss.get("target_of") or "")
     if loss.get("bootstraps"):
         return _undetached(facts)
+    name = str(loss.get("target_of") or "")
     if not name.startswith(_BINARY) or loss.get("has_labels"):
         return None
     return facts.finding(

@@ -177,10 +177,8 @@ def _of_whole_layers(facts: Facts, zero: Sequence[str], others: set[str]) -> lis
     """Those of layers without other gradients: that of a bias alone may cancel, as in the difference of two outputs."""
     mixed = {name for layer in _trainable_by_layer(facts) if not others.isdisjoint(layer) for name in layer}
     found = [name for name in zero if name not in mixed]
-    is_single = facts.single_units.issuperset(
-        _layers_of(facts, found)
-    )  # one unit may have a constant effect on purpose
-    return [] if is_single else found
+    layers = _layers_of(facts, found)
+    return [] if facts.single_units.issuperset(layers) else found  # one unit may have a constant effect on purpose
 
 
 def _trainable_by_layer(facts: Facts) -> list[list[str]]:

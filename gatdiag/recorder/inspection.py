@@ -489,10 +489,10 @@ class Inspection:
         self._inspect_broken(output.values, gradient)
         if self.is_due:
             self._precision.on_output_gradient(gradient)
-            self._count_reached(*(as_rows(x, output.channels) for x in (output.values, gradient.detach())))
+            rows = [as_rows(x, output.channels) for x in (output.values, gradient.detach())]
+            self._count_reached(*rows)
             if output.tokens is not None and not self._asked_tokens:
                 self._asked_tokens = asked_tokens(output.values, gradient.detach(), output.tokens)
-            rows = (as_rows(x, output.channels) for x in (output.values, gradient.detach()))
             _call_on_host(self._inspect_loss, *rows, self._step, self._record, output.batch, is_same_batch)
 
     def _inspect_broken(self, o: Tensor, gradient: Tensor) -> None:

@@ -21,7 +21,7 @@ class Examples(NamedTuple):
 
     Attributes:
         of_rows: The number of the example of each row.
-        what: "graphs", "rows", or "nodes" of one graph, which edges join.
+        what: "graphs" or "rows".
     """
 
     of_rows: Tensor
@@ -33,20 +33,19 @@ def find_mixing(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
     Examples are the graphs of a batch, by the vector that says which graph each node is of, the nodes of a single
     graph, or the rows of dense inputs if the model has no edges. Inputs whose first axis may be time are left out.
+    Where it is zero, rows may still depend on their place, as where an encoding of positions is added along the batch:
+    then "share" is how far outputs change if the order of the rows does. Of tokens that is all that is looked at.
 
     Args:
         model: In evaluation mode.
         args: Positional inputs; they are copied.
         kwargs: Keyword inputs.
 
-    Where it is zero, examples may still depend on their place, as where an encoding of positions is added along the
-    batch: then "share" is how far outputs change if the order of the examples does. Of tokens that is all that is
-    looked at.
-
     Returns:
         "share", "of" (what the output is of), "others", "sequence_first" (modules that take their batch along the
-        second axis), and "is_by_order" if it is how far outputs change with the order; None if rows are not known to
-        be examples.
+        second axis), and "is_by_order" if it is how far outputs change with the order; of nodes, whose neighbors they
+        should depend on, "share", "others" and "nodes", how many were looked at. None if rows are not known to be
+        examples.
 
     Example:
         >>> x = torch.randn(6, 4)
@@ -138,8 +137,7 @@ def _share_of_neighbors(
         found += [] if share is None else [share]
         if max(found, default=0.0) > _CLEARLY:
             break
-    named: dict[str, Any] = {"of": "one node", "others": "nodes", "sequence_first": [], "nodes": len(found)}
-    return {**named, "share": max(found)} if found else None
+    return {"share": max(found), "others": "nodes", "nodes": len(found)} if found else None
 
 
 def _choose_row(o: Tensor, examples: Examples) -> tuple[int | None, int]:

@@ -174,11 +174,15 @@ def normalized_output(is_faulty):
     return model, lambda step: F.mse_loss(model(x), x[:, :1]), lambda step: {}
 
 
+def decisions():
+    """States, those after them, the actions in between, and what they were paid."""
+    states, after, actions = torch.randn(200, 8), torch.randn(200, 8), torch.randint(2, (200, 1))
+    return states, after, actions, states[:, 0].sign() * (2 * actions.squeeze(1) - 1)
+
+
 def values_in_a_column(is_faulty):
     """Values of actions, [N, 1], beside targets that are a vector."""
-    states, after, model = torch.randn(200, 8), torch.randn(200, 8), mlp(2)
-    actions = torch.randint(2, (200, 1))
-    rewards = states[:, 0].sign() * (2 * actions.squeeze(1) - 1)
+    (states, after, actions, rewards), model = decisions(), mlp(2)
 
     def loss_of(step):
         values = model(states).gather(1, actions)
@@ -192,9 +196,7 @@ def values_in_a_column(is_faulty):
 
 def values_that_follow_each_other(is_faulty):
     """Values of the next state, through which gradients go or not."""
-    states, after, model = torch.randn(200, 8), torch.randn(200, 8), mlp(2)
-    actions = torch.randint(2, (200, 1))
-    rewards = states[:, 0].sign() * (2 * actions.squeeze(1) - 1)
+    (states, after, actions, rewards), model = decisions(), mlp(2)
 
     def loss_of(step):
         values, best = model(states).gather(1, actions).squeeze(1), model(after).amax(1)
